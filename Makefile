@@ -1,0 +1,30 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check slow bench clean
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet "torch==2.13.0"
+	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet --editable ".[dev]"
+	touch $@
+
+demo: $(VENV)/.ready  ## the main job on the embedded scenario: a table and a report
+	$(BIN)/halocast compare --execute --out reports-out/demo
+
+test: $(VENV)/.ready  ## every check CI runs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not slow" -n 2
+
+slow: $(VENV)/.ready  ## checks that take minutes
+	$(BIN)/pytest -m slow
+
+bench: $(VENV)/.ready  ## prints the figures the README quotes
+	$(BIN)/python benchmarks/graph_build.py
+	$(BIN)/python benchmarks/exec_overhead.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out
