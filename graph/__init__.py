@@ -1,0 +1,51 @@
+"""Graphs, their partitions and the sizes of both: importing this loads neither torch, dgl nor pymetis."""
+
+from halocast.graph.card import Card, TrainGraph, card_names, card_volume, load_card
+from halocast.graph.graph import Graph, content_hash, from_edges, induced, validate
+from halocast.graph.halo import Halo, from_assignment, from_card, from_parts
+from halocast.graph.loaders import load
+from halocast.graph.partition import assign, volume
+from halocast.graph.parts import (
+    Assignment,
+    Part,
+    build_part,
+    build_parts,
+    check_parts,
+    halo_matrix,
+    iter_parts,
+    load_part,
+    save_part,
+)
+from halocast.graph.split import stratified_masks
+from halocast.graph.synthetic import synthetic
+
+__all__ = [
+    "Assignment",
+    "Card",
+    "Graph",
+    "Halo",
+    "Part",
+    "TrainGraph",
+    "assign",
+    "build_part",
+    "build_parts",
+    "card_names",
+    "card_volume",
+    "check_parts",
+    "content_hash",
+    "from_assignment",
+    "from_card",
+    "from_edges",
+    "from_parts",
+    "halo_matrix",
+    "induced",
+    "iter_parts",
+    "load",
+    "load_card",
+    "load_part",
+    "save_part",
+    "stratified_masks",
+    "synthetic",
+    "validate",
+    "volume",
+]

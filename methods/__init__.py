@@ -1,0 +1,27 @@
+"""The methods: each file turns (halo, model, options) into a schedule; METHODS is where they are found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from halocast.graph.halo import Halo
+from halocast.methods import vanilla
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How to make a method's schedule; `options` is the record its [method] keys are checked against."""
+
+    make: Callable[[Halo, ModelSpec, Any, int], Schedule]
+    options: type[Any]
+    summary: str
+
+
+METHODS = MappingProxyType(
+    {
+        "vanilla": Method(vanilla.vanilla, vanilla.Options, "exchange every layer's halo rows and wait for them"),
+    }
+)

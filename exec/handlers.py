@@ -1,0 +1,103 @@
+"""What ops do on a rank: a table by verb for COMPUTE, by kind for communication. No method is named here."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from halocast.base.errors import InputError
+from halocast.exec.comm import all_reduce, barrier
+from halocast.exec.state import Epoch, RankState
+from halocast.models.modules import summed_loss
+from halocast.schedule.ir import Kind, Op, Rows, Schedule
+
+Handler = Callable[[RankState, Op, int], int]
+
+
+def handle(state: RankState, op: Op, epoch: int) -> int:
+    """Do what the op says; returns the bytes it sent."""
+    return (VERBS[op.verb] if op.kind is Kind.COMPUTE else KINDS[op.kind])(state, op, epoch)
+
+
+def require_handlers(schedule: Schedule) -> None:
+    """Refuse a schedule before any work is done if some op has no handler."""
+    for op in schedule.ops:
+        table, key = (VERBS, op.verb) if op.kind is Kind.COMPUTE else (KINDS, op.kind)
+        if key not in table:
+            raise InputError(f"op {op.label}: the executor has no handler for {key!r} (has: {', '.join(table)})")
+
+
+def forward(state: RankState, op: Op, epoch: int) -> int:
+    """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
+    (layer,) = op.index
+    inner, halo = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.HALO, epoch)
+    rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
+    rows.requires_grad_(layer > 0)
+    out = state.model.layer(layer, rows, state.block, state.aggregated if layer == 0 else None)
+    state.saved[layer] = rows, out
+    state.write(op, Rows.INNER, out.detach())
+    return 0
+
+
+def loss(state: RankState, op: Op, epoch: int) -> int:
+    """The local share of the mean loss over all train nodes, and its gradient."""
+    logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
+    share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
+    state.write(op, Rows.INNER, torch.autograd.grad(share, logits)[0])
+    state.history.append(Epoch(loss=float(share.detach()), hits=state.score(logits.detach())))
+    return 0
+
+
+def backward(state: RankState, op: Op, epoch: int) -> int:
+    """Add what the users of our rows sent back, then the layer's gradients; weight gradients accumulate in `grads`."""
+    (layer,) = op.index
+    grad, returned = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.SENT, epoch)
+    if returned is not None and len(returned):
+        grad.index_add_(0, state.send_rows, returned)
+    rows, out = state.saved.pop(layer)
+    torch.autograd.backward(out, grad)
+    if rows.grad is not None:
+        state.write(op, Rows.INNER, rows.grad[: state.block.num_inner])
+        state.write(op, Rows.HALO, rows.grad[state.block.num_inner :])
+    return 0
+
+
+def step(state: RankState, op: Op, epoch: int) -> int:
+    if state.job.settings.audit:
+        state.kept_grads.copy_(state.grads)
+    state.optimizer.step()
+    state.grads.zero_()
+    if state.job.settings.audit:
+        state.weight_hashes.append(state.hash_weights())
+    return 0
+
+
+def exchange(state: RankState, op: Op, epoch: int) -> int:
+    """Rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
+    rows = state.value(op, op.reads[0], epoch)
+    buffer = state.schedule.buffer(op.rank, op.reads[0])
+    assert buffer is not None
+    packed = rows.detach()[state.send_rows] if buffer.rows is Rows.INNER else rows.detach()
+    return state.channels[op.name].run(epoch, packed)
+
+
+def reduce_grads(state: RankState, op: Op, epoch: int) -> int:
+    return all_reduce(state.link, state.grads, f"{op.name} of epoch {epoch}")
+
+
+def meet(state: RankState, op: Op, epoch: int) -> int:
+    return barrier(state.link, f"{op.name} of epoch {epoch}")
+
+
+def _given(value: Tensor | None) -> Tensor:
+    assert value is not None, "the checker saw to it that the op reads such a buffer"
+    return value
+
+
+VERBS: MappingProxyType[str, Handler] = MappingProxyType(
+    {"forward": forward, "loss": loss, "backward": backward, "step": step}
+)
+KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
+    {Kind.EXCHANGE: exchange, Kind.ALLREDUCE: reduce_grads, Kind.BARRIER: meet}
+)

@@ -1,0 +1,129 @@
+"""The interpreter of one rank: every lane runs its ops in order, and an op starts when what it waits for is done.
+
+The compute lane runs on the calling thread, every other lane on a thread of its own (their work waits in C++ with
+the interpreter lock released). What an op does is a function `handle(op, epoch) -> bytes sent`: real handlers,
+or none (null.py). The first exception of any lane ends all lanes and is raised to the caller.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from halocast.base.errors import RunError
+from halocast.schedule.ir import Lane, Op, Schedule
+from halocast.schedule.trace import Span
+
+Handle = Callable[[Op, int], int]
+
+
+class Stopped(Exception):  # noqa: N818  not an error: another lane failed first
+    """Ends a lane because another one has failed."""
+
+
+class Progress:
+    """Which instance of every op of a rank is done; waiting for one is bounded in time."""
+
+    def __init__(self, ops: tuple[Op, ...], timeout_s: float) -> None:
+        self._ops = {op.name: op for op in ops}
+        self._done = {op.name: -1 for op in ops}
+        self._changed = threading.Condition()
+        self._timeout_s = timeout_s
+        self.failure: BaseException | None = None
+
+    def wait(self, op: Op, epoch: int) -> None:
+        for name, lag in op.after:
+            self.wait_for(name, self._ops[name].latest(epoch - lag), op, epoch)
+
+    def wait_for(self, name: str, instance: int, op: Op, epoch: int) -> None:
+        """Until instance `instance` of `name` is done; `op` and `epoch` say who waits, for the message."""
+        if self._done[name] >= instance and self.failure is None:  # a stale read of _done only costs the lock
+            return
+        with self._changed:
+            ready = self._changed.wait_for(lambda: self.failure or self._done[name] >= instance, self._timeout_s)
+        if self.failure is not None:
+            raise Stopped
+        if not ready:
+            raise RunError(
+                f"rank {op.rank}, epoch {epoch}: {op.name} waited {self._timeout_s:g} s for {name} of epoch {instance}"
+            )
+
+    def is_done(self, name: str, instance: int) -> bool:
+        return self._done[name] >= instance
+
+    def finish(self, op: Op, epoch: int) -> None:
+        with self._changed:
+            self._done[op.name] = epoch
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        with self._changed:
+            if self.failure is None and not isinstance(error, Stopped):
+                self.failure = error
+            self._changed.notify_all()
+
+
+@dataclass(slots=True, kw_only=True)
+class Interpreter:
+    """Runs epochs of one rank's ops; may be called again for further epochs."""
+
+    schedule: Schedule
+    rank: int
+    handle: Handle
+    timeout_s: float
+    clock: Callable[[], float] = time.perf_counter
+    enter_lane: Callable[[Lane], None] = lambda lane: None  # e.g. choose the lane's CUDA stream, threads
+    progress: Progress = field(init=False)
+    spans: list[Span] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(self.schedule.by_rank[self.rank], self.timeout_s)
+
+    def run(self, epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
+        lanes = self.schedule.lanes(self.rank)
+        main = lanes.pop(Lane.COMPUTE, ())
+        threads = [
+            threading.Thread(target=self._lane, args=(lane, ops, epochs), name=f"lane-{lane}", daemon=True)
+            for lane, ops in lanes.items()
+        ]
+        for thread in threads:
+            thread.start()
+        self._lane(Lane.COMPUTE, main, epochs, on_epoch)
+        # a lane may sit in a wait of the transport, which ends by its own time limit; do not hide the error behind it
+        for thread in threads:
+            while thread.is_alive() and self.progress.failure is None:
+                thread.join(0.05)
+        if self.progress.failure is not None:
+            raise self.progress.failure
+
+    def _lane(
+        self, lane: Lane, ops: tuple[Op, ...], epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None
+    ) -> None:
+        try:
+            self.enter_lane(lane)
+            for epoch in epochs:
+                for op in ops:
+                    if op.exists(epoch):
+                        self._run(op, epoch)
+                on_epoch(epoch)
+        except BaseException as error:
+            self.progress.fail(error)
+
+    def _run(self, op: Op, epoch: int) -> None:
+        self.progress.wait(op, epoch)
+        start = self.clock()
+        num_bytes = self.handle(op, epoch)
+        end = self.clock()
+        self.spans.append(  # list.append is atomic; lanes share the list
+            Span(
+                rank=op.rank,
+                lane=op.lane,
+                op=op.name,
+                kind=op.kind,
+                epoch=epoch,
+                start_s=start,
+                end_s=end,
+                num_bytes=num_bytes,
+            )
+        )
+        self.progress.finish(op, epoch)

@@ -1,0 +1,78 @@
+"""A job on disk: everything the ranks of one run need, as files, so that spawn and torchrun start alike.
+
+schedule.txt   the schedule in its text form
+job.json       model spec and settings
+part-K.npz     what rank K owns
+result-K.json  (written by rank K) losses, hits, audit;  trace-K.jsonl  its spans;  error-K.json  why it failed
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from halocast.base.errors import InputError
+from halocast.base.records import record, require
+from halocast.graph.parts import Part, load_part, save_part
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Schedule
+from halocast.schedule.text import format_schedule, parse_schedule
+
+ITEMSIZE = {"float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to run; `eval_every` N scores the weights exactly every N epochs with the clock stopped (0: at the end)."""
+
+    num_epochs: int = 10
+    lr: float = 0.01
+    seed: int = 0
+    dtype: str = "float32"
+    num_threads: int = 0  # 0: the machine's cores shared among the ranks
+    timeout_s: float = 120.0
+    backend: str = "gloo"
+    eval_every: int = 0
+    audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
+
+    def __post_init__(self) -> None:
+        require(self.num_epochs >= 1, f"epochs = {self.num_epochs}: needs to be at least 1")
+        require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
+        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be one of {', '.join(ITEMSIZE)}")
+        require(self.num_threads >= 0, f"threads = {self.num_threads}: needs to be at least 0")
+        require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
+        require(self.backend in ("gloo", "nccl"), f"backend = {self.backend!r}: needs to be gloo or nccl")
+        require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    schedule: Schedule
+    spec: ModelSpec
+    settings: Settings
+
+
+def write_job(directory: Path, job: Job, parts: Iterable[Part]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "schedule.txt").write_text(format_schedule(job.schedule), encoding="utf-8")
+    described = {"spec": asdict(job.spec), "settings": asdict(job.settings)}
+    (directory / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+    for part in parts:
+        save_part(directory / f"part-{part.rank}.npz", part)
+
+
+def read_job(directory: Path) -> Job:
+    try:
+        described = json.loads((directory / "job.json").read_text(encoding="utf-8"))
+        text = (directory / "schedule.txt").read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{directory} is not a job: {error.filename} is missing") from None
+    return Job(
+        schedule=parse_schedule(text),
+        spec=record(ModelSpec, described["spec"], f"{directory}/job.json: spec"),
+        settings=record(Settings, described["settings"], f"{directory}/job.json: settings"),
+    )
+
+
+def read_part(directory: Path, rank: int) -> Part:
+    return load_part(directory / f"part-{rank}.npz")

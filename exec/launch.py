@@ -1,0 +1,208 @@
+"""Starts all ranks of a job on this machine, watches them, and gathers what they leave behind.
+
+Ranks are forked from a server process that has imported torch once (multiprocessing's forkserver), so eight ranks
+cost one import. The first rank that dies or raises ends the job: the others are killed and its message is raised.
+"""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from halocast.base.errors import InputError, RunError
+from halocast.exec.job import Job, write_job
+from halocast.graph.parts import Part
+from halocast.schedule.trace import Span, Trace, load_trace
+
+POLL_S = 0.02
+BLAME_S = 1.5  # how long to wait for the failing rank's own message once a peer has complained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run leaves: its trace, and per epoch the loss and the scores (train, val, test) over all ranks."""
+
+    trace: Trace
+    losses: tuple[float, ...]
+    accuracy: tuple[dict[str, float], ...]  # of the training forward (dropout active, rows as stale as they were)
+    evaluated: dict[int, dict[str, float]]  # epoch -> exact evaluation of the weights after it
+    weight_hashes: tuple[tuple[str, ...], ...]  # per rank, per step; empty without audit
+    peak_memory_bytes: tuple[int, ...]
+
+
+def execute(
+    job: Job,
+    parts: Iterable[Part],
+    *,
+    port: int = 0,
+    keep: Path | None = None,
+    on_progress: Callable[[int], None] = lambda epochs: None,
+) -> Run:
+    """Train for real on this machine, one process per rank; `keep` is a directory for the job's files."""
+    port = free_port(port)
+    with _job_directory(keep) as directory:
+        write_job(directory, job, parts)
+        _watch(_start(directory, job.schedule.num_ranks, port), directory, on_progress)
+        return gather(directory, job)
+
+
+def free_port(port: int) -> int:
+    """The port itself if it can be bound, any free one for 0."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            raise InputError(f"port {port} cannot be used: {error}") from None
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _job_directory(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
+        return
+    directory = Path(tempfile.mkdtemp(prefix="halocast-job-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start(directory: Path, num_ranks: int, port: int) -> list[BaseProcess]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["halocast.exec.preload"])
+    ranks = []
+    for rank in range(num_ranks):
+        environment = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(num_ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            # gloo would look up the host's name, which need not resolve
+            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        }
+        process = context.Process(target=_enter, args=(directory, rank, num_ranks, environment), name=f"rank-{rank}")
+        process.daemon = True
+        process.start()
+        ranks.append(process)
+    return ranks
+
+
+def _enter(directory: Path, rank: int, num_ranks: int, environment: dict[str, str]) -> None:
+    """In the rank's process: never outlive the launcher, leave Ctrl-C to it."""
+    from halocast.exec.worker import run_rank  # torch, in the ranks only
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    os.environ.update(environment)
+    run_rank(directory, rank, num_ranks)
+
+
+def _watch(ranks: list[BaseProcess], directory: Path, on_progress: Callable[[int], None]) -> None:
+    try:
+        while any(process.exitcode is None for process in ranks):
+            failed = [rank for rank, process in enumerate(ranks) if process.exitcode]
+            if failed:
+                raise RunError(_blame(ranks, directory))
+            with contextlib.suppress(OSError, ValueError):
+                on_progress(int((directory / "progress").read_text(encoding="utf-8")))
+            time.sleep(POLL_S)
+        if any(process.exitcode for process in ranks):
+            raise RunError(_blame(ranks, directory))
+    finally:
+        for process in ranks:
+            if process.exitcode is None:
+                process.kill()
+        for process in ranks:
+            process.join()
+
+
+def _blame(ranks: list[BaseProcess], directory: Path) -> str:
+    """The message of the rank that failed by itself; a rank that only lost its peer is the second choice."""
+    deadline = time.monotonic() + BLAME_S
+    while True:
+        reports = {rank: _reason(process, directory, rank) for rank, process in enumerate(ranks) if process.exitcode}
+        own = [reason["message"] for reason in reports.values() if not reason["peer"]]
+        if own:
+            return str(own[0])
+        if time.monotonic() > deadline:
+            return str(next(iter(reports.values()))["message"])
+        time.sleep(POLL_S)
+
+
+def _reason(process: BaseProcess, directory: Path, rank: int) -> dict[str, Any]:
+    path = directory / f"error-{rank}.json"
+    if path.exists():
+        reason: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return reason
+    code = process.exitcode or 0
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return {"message": f"rank {rank} {how}", "peer": False}
+
+
+def gather(directory: Path, job: Job) -> Run:
+    """Join the files the ranks wrote into one Run; times count from the first span of any rank."""
+    ranks = range(job.schedule.num_ranks)
+    results = [json.loads((directory / f"result-{rank}.json").read_text(encoding="utf-8")) for rank in ranks]
+    spans = [span for rank in ranks for span in load_trace(directory / f"trace-{rank}.jsonl").spans]
+    trace = Trace(
+        source="executed",
+        num_ranks=len(ranks),
+        num_epochs=job.settings.num_epochs,
+        spans=_from_zero(spans),
+        meta={**dict(job.schedule.meta), "transport": job.settings.backend, "dtype": job.settings.dtype},
+    )
+    epochs = list(zip(*(result["history"] for result in results), strict=True))
+    return Run(
+        trace=trace,
+        losses=tuple(sum(rank["loss"] for rank in epoch) for epoch in epochs),
+        accuracy=tuple(_ratio([rank["hits"] for rank in epoch]) for epoch in epochs),
+        evaluated={
+            int(epoch): _ratio([result["scores"][epoch] for result in results]) for epoch in results[0]["scores"]
+        },
+        weight_hashes=tuple(tuple(result["weight_hashes"]) for result in results),
+        peak_memory_bytes=tuple(result["peak_memory_bytes"] for result in results),
+    )
+
+
+def _from_zero(spans: list[Span]) -> tuple[Span, ...]:
+    zero = min((span.start_s for span in spans), default=0.0)
+    moved = (
+        Span(
+            rank=s.rank,
+            lane=s.lane,
+            op=s.op,
+            kind=s.kind,
+            epoch=s.epoch,
+            start_s=s.start_s - zero,
+            end_s=s.end_s - zero,
+            num_bytes=s.num_bytes,
+        )
+        for s in spans
+    )
+    return tuple(sorted(moved, key=lambda span: (span.end_s, span.rank)))
+
+
+def _ratio(ranks: list[list[list[float]]]) -> dict[str, float]:
+    """Scores by mask from (numerator, denominator) of every rank; a mask without nodes has no score."""
+    sums = {name: [sum(pairs[k][side] for pairs in ranks) for side in (0, 1)] for k, name in enumerate(_MASKS)}
+    return {name: top / bottom for name, (top, bottom) in sums.items() if bottom}
+
+
+_MASKS = ("train", "val", "test")

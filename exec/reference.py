@@ -1,0 +1,71 @@
+"""The numerical oracle: the same model on the whole graph in one process, plain autograd, no schedule."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from halocast.graph.graph import Graph
+from halocast.models.aggregate import neighbour_sum
+from halocast.models.modules import NEIGHBOURS, Gnn, build_model, make_block, summed_loss
+from halocast.models.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reference:
+    """Losses before every step; weights after the last, the gradients it used, and logits in evaluation mode."""
+
+    losses: tuple[float, ...]
+    weights: Tensor
+    grads: Tensor
+    logits: Tensor
+    model: Gnn
+
+
+def train_reference(
+    graph: Graph,
+    spec: ModelSpec,
+    *,
+    num_epochs: int,
+    lr: float,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    kernel: str = "",
+) -> Reference:
+    aggregate = neighbour_sum(
+        torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, kernel=kernel
+    )
+    degrees = [torch.from_numpy(np.asarray(d)).to(dtype) for d in (graph.in_degree, graph.out_degree)]
+    block = make_block(aggregate, *degrees)
+    model = build_model(spec, seed, dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    features = torch.from_numpy(graph.features).to(dtype)
+    labels = torch.from_numpy(graph.labels)
+    train = torch.from_numpy(np.flatnonzero(graph.train_mask))
+    aggregated = NEIGHBOURS[spec.kind](block, features) if spec.precompute else None
+
+    def logits() -> Tensor:
+        rows = features
+        for layer in range(spec.layers):
+            rows = model.layer(layer, rows, block, aggregated if layer == 0 else None)
+        return rows
+
+    losses = []
+    for _ in range(num_epochs):
+        optimizer.zero_grad()
+        loss = summed_loss(logits()[train], labels[train]) / len(train)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss.detach()))
+        optimizer.step()
+    grads = torch.cat([_grad(w) for w in model.parameters()])
+    model.eval()
+    with torch.no_grad():
+        final = logits()
+    weights = torch.cat([w.detach().reshape(-1) for w in model.parameters()])
+    return Reference(losses=tuple(losses), weights=weights, grads=grads, logits=final, model=model)
+
+
+def _grad(weight: Tensor) -> Tensor:
+    assert weight.grad is not None
+    return weight.grad.reshape(-1)

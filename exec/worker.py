@@ -1,0 +1,201 @@
+"""One rank of a job: `python -m halocast.exec.worker JOB` under torchrun, or started by launch.py.
+
+Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from halocast.base.errors import InputError, RunError
+from halocast.base.files import whole_file
+from halocast.exec.comm import Link, PeerError, barrier
+from halocast.exec.handlers import handle, require_handlers
+from halocast.exec.interpret import Interpreter
+from halocast.exec.job import Job, read_job, read_part
+from halocast.exec.state import RankState
+from halocast.schedule.ir import Lane
+from halocast.schedule.trace import Trace, save_trace
+
+PROGRESS_EVERY_S = 0.1
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds that stand still while the run is paused, so that evaluation is in no span."""
+
+    stopped_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self.stopped_s
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        print("usage: torchrun ... -m halocast.exec.worker JOB (made by `halocast run --prepare JOB`)", file=sys.stderr)
+        raise SystemExit(2)
+    run_rank(Path(sys.argv[1]), int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def run_rank(directory: Path, rank: int, num_ranks: int) -> None:
+    """Run one rank to its end; on any error leave the reason in the job and end the process at once.
+
+    `os._exit`, because lanes may still wait in the transport and their threads would keep the process alive.
+    """
+    try:
+        _run(directory, rank, num_ranks)
+    except BaseException as error:
+        _report(directory, rank, error)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _report(directory: Path, rank: int, error: BaseException) -> None:
+    said = str(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
+    message = said if f"rank {rank}" in said else f"rank {rank}: {said}"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # nobody else will say it
+        print(f"error: {message}", file=sys.stderr)
+    with whole_file(directory / f"error-{rank}.json") as path:
+        path.write_text(json.dumps({"message": message, "peer": isinstance(error, PeerError)}), encoding="utf-8")
+
+
+def _run(directory: Path, rank: int, num_ranks: int) -> None:
+    job = read_job(directory)
+    if job.schedule.num_ranks != num_ranks:
+        raise InputError(f"the job has {job.schedule.num_ranks} ranks but {num_ranks} were started")
+    require_handlers(job.schedule)
+    device = _device(job)
+    _join(job, num_ranks)
+    link = Link(rank=rank, timeout_s=job.settings.timeout_s, backend=job.settings.backend, device=device)
+    threads = job.settings.num_threads or max(1, (os.cpu_count() or 1) // num_ranks)
+    torch.set_num_threads(threads)
+    torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
+    state = RankState(job, read_part(directory, rank), link)
+    clock = Clock()
+    interpreter = Interpreter(
+        schedule=job.schedule,
+        rank=rank,
+        handle=_synchronised(state, device),
+        timeout_s=job.settings.timeout_s,
+        clock=clock,
+        enter_lane=_lane_setup(device, threads),
+    )
+    state.progress = interpreter.progress
+    scores = _train(state, interpreter, clock, directory)
+    _save(directory, state, interpreter, scores)
+    barrier(link, "the end")  # a rank that left early would break its peers
+    dist.destroy_process_group()
+
+
+def _device(job: Job) -> torch.device:
+    if job.settings.backend == "nccl":
+        if not torch.cuda.is_available():
+            raise InputError("backend nccl needs CUDA devices, and torch sees none here (use transport gloo)")
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _join(job: Job, num_ranks: int) -> None:
+    dist.init_process_group(job.settings.backend, timeout=timedelta(seconds=job.settings.timeout_s))
+    if dist.get_world_size() != num_ranks:
+        raise InputError(f"torch.distributed has {dist.get_world_size()} ranks, expected {num_ranks}")
+
+
+def _synchronised(state: RankState, device: torch.device) -> Callable[..., int]:
+    """Handlers that end when their work has ended: on a GPU, when the lane's stream is empty."""
+    if device.type == "cpu":
+        return lambda op, epoch: handle(state, op, epoch)
+
+    def run(op, epoch):  # type: ignore[no-untyped-def]
+        num_bytes = handle(state, op, epoch)
+        torch.cuda.current_stream().synchronize()
+        return num_bytes
+
+    return run
+
+
+def _lane_setup(device: torch.device, threads: int) -> Callable[[Lane], None]:
+    """Each lane is a thread; on a GPU it has a stream of its own (the compute lane keeps the default stream)."""
+
+    def enter(lane: Lane) -> None:
+        torch.set_num_threads(threads)  # OpenMP keeps this per thread
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            if lane is not Lane.COMPUTE:
+                torch.cuda.set_stream(torch.cuda.Stream(device))
+
+    return enter
+
+
+def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> dict[int, list[list[float]]]:
+    """All epochs, stopping the clock wherever an exact evaluation is due; returns scores by epoch."""
+    settings = state.job.settings
+    length = settings.eval_every or settings.num_epochs
+    barrier(state.link, "the start")
+    scores: dict[int, list[list[float]]] = {}
+    for first in range(0, settings.num_epochs, length):
+        last = min(first + length, settings.num_epochs)
+        interpreter.run(range(first, last), _progress(directory, state.rank))
+        paused = time.perf_counter()
+        if settings.eval_every or last == settings.num_epochs:
+            barrier(state.link, f"evaluation after epoch {last - 1}")
+            scores[last - 1] = [list(pair) for pair in state.score(state.logits())]
+            barrier(state.link, f"evaluation after epoch {last - 1}")
+        clock.stopped_s += time.perf_counter() - paused
+    return scores
+
+
+def _progress(directory: Path, rank: int) -> Callable[[int], None]:
+    """Rank 0 leaves the number of finished epochs in the job for whoever shows it."""
+    if rank != 0:
+        return lambda epoch: None
+    last = [0.0]
+
+    def note(epoch: int) -> None:
+        if time.monotonic() - last[0] > PROGRESS_EVERY_S:
+            last[0] = time.monotonic()
+            (directory / "progress").write_text(str(epoch + 1), encoding="utf-8")
+
+    return note
+
+
+def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: dict[int, list[list[float]]]) -> None:
+    rank, settings = state.rank, state.job.settings
+    trace = Trace(
+        source="executed",
+        num_ranks=state.schedule.num_ranks,
+        num_epochs=settings.num_epochs,
+        spans=tuple(interpreter.spans),
+    )
+    save_trace(trace, directory / f"trace-{rank}.jsonl")
+    result = {
+        "history": [asdict(epoch) for epoch in state.history],
+        "scores": scores,
+        "weight_hashes": state.weight_hashes,
+        "peak_memory_bytes": _peak_memory(state.link.device),
+    }
+    (directory / f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+    if settings.audit:
+        tensors = {"weights": state.weights, "grads": state.kept_grads, "logits": state.logits()}
+        torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, directory / f"audit-{rank}.pt")
+
+
+def _peak_memory(device: torch.device) -> int:
+    """On a GPU what torch allocated; on the CPU the process's largest resident set (interpreter and torch included)."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""What graph-parallel methods share: names of buffers, buffers of a part, the ops around the exchanges.
+
+A method chooses when rows and gradients travel and what waits for them; what a layer computes is the same for all.
+Buffers of layer l: h.l its input rows, halo.l their halo rows, keep.l what its backward needs, gh.l the gradient of
+its input rows, ghalo.l the partial gradients of halo rows, gsent.l what the ranks that use our rows send back.
+"""
+
+from dataclasses import dataclass, field
+
+from halocast.graph.halo import Halo
+from halocast.models import arithmetic
+from halocast.models.arithmetic import Kernels, PartSize
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Work
+
+HALO_MATRIX = "halo"
+ADAM_MOMENTS = 2
+
+
+def ir_kernels(kernels: Kernels) -> tuple[Kernel, ...]:
+    return tuple(Kernel(kind, dims) for kind, dims in kernels)
+
+
+def halo_matrix(halo: Halo) -> Matrix:
+    return Matrix(HALO_MATRIX, halo.matrix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartOps:
+    """Makes the ops and buffers of one part (= rank) of a graph-parallel method."""
+
+    rank: int
+    halo: Halo
+    spec: ModelSpec
+    itemsize: int = 4
+    size: PartSize = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = PartSize(
+            num_inner=int(self.halo.num_inner[self.rank]),
+            num_halo=int(self.halo.num_halo[self.rank]),
+            num_edges=int(self.halo.num_edges[self.rank]),
+        )
+        object.__setattr__(self, "size", size)
+
+    @property
+    def alone(self) -> bool:
+        return self.halo.num_parts == 1
+
+    @property
+    def num_sent(self) -> int:
+        return int(self.halo.matrix[self.rank].sum())
+
+    def compute(
+        self,
+        name: str,
+        kernels: Kernels,
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        after: tuple[tuple[str, int], ...],
+    ) -> Op:
+        return Op(
+            name=name,
+            rank=self.rank,
+            lane=Lane.COMPUTE,
+            kind=Kind.COMPUTE,
+            work=Work(kernels=ir_kernels(kernels)),
+            reads=reads,
+            writes=writes,
+            after=after,
+        )
+
+    def forward(self, layer: int, after: tuple[tuple[str, int], ...] = ()) -> Op:
+        halo = (f"halo.{layer}",) if self.exchanges(layer) else ()
+        kernels = arithmetic.forward(self.spec, layer, self.size)
+        return self.compute(
+            f"forward.{layer}", kernels, (f"h.{layer}", *halo), (f"h.{layer + 1}", f"keep.{layer}"), after
+        )
+
+    def loss(self) -> Op:
+        last = self.spec.layers
+        kernels = arithmetic.loss(self.spec, self.size.num_inner)
+        return self.compute("loss", kernels, (f"h.{last}",), (f"gh.{last}",), ())
+
+    def backward(self, layer: int, after: tuple[tuple[str, int], ...] = ()) -> Op:
+        """Gradients of layer `layer`; first adds what other ranks sent back for its output rows."""
+        received = (f"gsent.{layer + 1}",) if self.returns(layer + 1) else ()
+        added = arithmetic.add_rows(self.num_sent, self.spec.widths[layer + 1]) if received else ()
+        writes = [f"gh.{layer}"] if layer > 0 else []
+        writes += [f"ghalo.{layer}"] if self.returns(layer) else []
+        return self.compute(
+            f"backward.{layer}",
+            (*added, *arithmetic.backward(self.spec, layer, self.size)),
+            (f"gh.{layer + 1}", f"keep.{layer}", *received),
+            (*writes, "grads"),
+            after,
+        )
+
+    def allreduce(self, after: tuple[tuple[str, int], ...]) -> Op:
+        return Op(
+            name="allreduce",
+            rank=self.rank,
+            lane=Lane.REDUCE,
+            kind=Kind.ALLREDUCE,
+            work=Work(num_bytes=self.spec.num_weights * self.itemsize),
+            reads=("grads",),
+            writes=("grads",),
+            after=after,
+        )
+
+    def step(self, after: tuple[tuple[str, int], ...] = ()) -> Op:
+        return self.compute("step", arithmetic.step(self.spec), ("grads",), ("weights",), after)
+
+    def exchange(self, layer: int, after: tuple[tuple[str, int], ...]) -> Op:
+        """Rows of h.layer that other parts need, into their halo.layer."""
+        width = self.spec.widths[layer]
+        return self._exchange(
+            f"exchange.{layer}",
+            width,
+            False,
+            arithmetic.pack_rows(self.num_sent, width),
+            (f"h.{layer}", f"halo.{layer}"),
+            after,
+        )
+
+    def exchange_grad(self, layer: int, after: tuple[tuple[str, int], ...]) -> Op:
+        """Partial gradients of halo rows, back to the ranks that own them; already contiguous, nothing to pack."""
+        names = (f"ghalo.{layer}", f"gsent.{layer}")
+        return self._exchange(f"exchange_grad.{layer}", self.spec.widths[layer], True, (), names, after)
+
+    def _exchange(
+        self,
+        name: str,
+        width: int,
+        transposed: bool,
+        pack: Kernels,
+        names: tuple[str, str],
+        after: tuple[tuple[str, int], ...],
+    ) -> Op:
+        work = Work(
+            kernels=ir_kernels(pack), matrix=HALO_MATRIX, transposed=transposed, row_bytes=width * self.itemsize
+        )
+        return Op(
+            name=name,
+            rank=self.rank,
+            lane=Lane.HALO,
+            kind=Kind.EXCHANGE,
+            work=work,
+            reads=(names[0],),
+            writes=(names[1],),
+            after=after,
+        )
+
+    def exchanges(self, layer: int) -> bool:
+        """Whether the rows of a layer's input travel."""
+        return not self.alone and self.spec.aggregates(layer)
+
+    def returns(self, layer: int) -> bool:
+        """Whether gradients of a layer's halo rows travel back; input features need none."""
+        return layer > 0 and self.exchanges(layer)
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Everything the rank holds: what stays (features, topology, weights) and what an epoch makes."""
+        made = [*self._kept_buffers()]
+        for layer in range(self.spec.layers + 1):
+            made += self._layer_buffers(layer)
+        return tuple(made)
+
+    def _kept_buffers(self) -> list[Buffer]:
+        size, spec = self.size, self.spec
+        weights = spec.num_weights * self.itemsize
+        columns = size.num_inner + size.num_halo
+        # int32 CSR in both directions, degrees of every column
+        topology = 2 * (4 * size.num_edges) + 4 * (size.num_inner + columns + 2) + 2 * columns * self.itemsize
+        kept = [
+            ("topology", topology, Rows.NONE),
+            ("weights", weights, Rows.NONE),
+            ("moments", ADAM_MOMENTS * weights, Rows.NONE),
+            ("grads", weights, Rows.NONE),
+            ("h.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER),
+        ]
+        if spec.precompute:
+            kept.append(("aggregated.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER))
+        if not self.alone:
+            kept.append(("send_rows", 8 * self.num_sent, Rows.NONE))
+        return [
+            Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, persistent=True)
+            for name, num_bytes, rows in kept
+        ]
+
+    def _layer_buffers(self, layer: int) -> list[Buffer]:
+        size, spec = self.size, self.spec
+        row = spec.widths[layer] * self.itemsize
+        made: list[tuple[str, int, Rows]] = []
+        if layer > 0:
+            made += [
+                (f"h.{layer}", size.num_inner * row, Rows.INNER),
+                (f"gh.{layer}", size.num_inner * row, Rows.INNER),
+            ]
+        if layer < spec.layers:
+            kept = arithmetic.kept_numel(spec, layer, size) * self.itemsize
+            made.append((f"keep.{layer}", kept, Rows.NONE))
+        if layer < spec.layers and self.exchanges(layer):
+            made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO))
+        if layer < spec.layers and self.returns(layer):
+            made += [
+                (f"ghalo.{layer}", size.num_halo * row, Rows.HALO),
+                (f"gsent.{layer}", self.num_sent * row, Rows.SENT),
+            ]
+        return [Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows) for name, num_bytes, rows in made]

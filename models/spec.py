@@ -1,0 +1,70 @@
+"""ModelSpec: a GNN as numbers, without torch: what methods, the arithmetic and the modules agree on."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from halocast.base.records import require
+
+
+class ModelKind(StrEnum):
+    SAGE = "sage"
+    GCN = "gcn"
+
+
+class Norm(StrEnum):
+    LAYER = "layer"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes."""
+
+    kind: ModelKind
+    layers: int
+    hidden: int
+    num_features: int
+    num_classes: int
+    num_linear: int = 0
+    dropout: float = 0.5
+    norm: Norm = Norm.LAYER
+    precompute: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.layers >= 1, f"layers = {self.layers}: a model needs at least one layer")
+        require(self.hidden >= 1, f"hidden = {self.hidden}: needs to be at least 1")
+        require(
+            0 <= self.num_linear < self.layers,
+            f"num_linear = {self.num_linear}: needs 0 <= num_linear < layers = {self.layers}",
+        )
+        require(0.0 <= self.dropout < 1.0, f"dropout = {self.dropout}: needs 0 <= dropout < 1")
+        require(self.num_features >= 1, f"{self.num_features} features: a model needs at least one")
+        require(self.num_classes >= 1, f"{self.num_classes} classes: a model needs at least one")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return (self.num_features, *[self.hidden] * (self.layers - 1), self.num_classes)
+
+    @property
+    def num_graph_layers(self) -> int:
+        return self.layers - self.num_linear
+
+    @property
+    def exchanged_layers(self) -> tuple[int, ...]:
+        """The layers whose input rows travel every epoch: all graph layers, less layer 0 if precomputed."""
+        return tuple(range(1 if self.precompute else 0, self.num_graph_layers))
+
+    def aggregates(self, layer: int) -> bool:
+        """Whether the layer aggregates neighbours in every epoch."""
+        return layer in self.exchanged_layers
+
+    @property
+    def num_weights(self) -> int:
+        return sum(self.layer_weights(layer) for layer in range(self.layers))
+
+    def layer_weights(self, layer: int) -> int:
+        wide, out = self.widths[layer], self.widths[layer + 1]
+        graph = layer < self.num_graph_layers
+        matrices = 2 if graph and self.kind is ModelKind.SAGE else 1
+        norm = 2 * out if self.norm is Norm.LAYER and layer < self.layers - 1 else 0
+        return matrices * (wide * out + out) + norm

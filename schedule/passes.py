@@ -1,0 +1,253 @@
+"""Passes over a schedule: who waits for whom, the oracle of steady-state time, how long buffers live."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halocast.schedule.ir import MATCHED, Op, Schedule
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`target` happens no sooner than `source` of `lag` epochs before, plus the duration of op `carries`.
+
+    Events are numbered 2i (op i starts) and 2i + 1 (op i ends).
+    """
+
+    source: int
+    target: int
+    lag: int
+    carries: int = -1
+
+
+def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> list[Edge]:
+    """Every reason to wait: an op's own duration, `after`, lane order, and the ranks it communicates with.
+
+    With `rendezvous` a send also waits for its receiver to be there, as it does where receives are not posted early;
+    without, only receivers wait for senders.
+    """
+    place = {(op.rank, op.name): k for k, op in enumerate(schedule.ops)}
+    edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
+    for k, op in enumerate(schedule.ops):
+        edges += [Edge(2 * place[op.rank, name] + 1, 2 * k, lag) for name, lag in op.after]
+        for rank in schedule.partners(op) if rendezvous else _senders(schedule, op):
+            peer = place[rank, op.name]
+            edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))
+    for rank in range(schedule.num_ranks):
+        for ops in schedule.lanes(rank).values():
+            ids = [place[rank, op.name] for op in ops]
+            edges += [Edge(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)]
+            edges.append(Edge(2 * ids[-1] + 1, 2 * ids[0], 1))
+    return edges
+
+
+def _senders(schedule: Schedule, op: Op) -> tuple[int, ...]:
+    if op.kind not in MATCHED:
+        return ()
+    received = schedule.received(op)
+    return tuple(rank for rank in schedule.partners(op) if received[rank] or not received.any())
+
+
+def find_cycle(edges: Sequence[Edge], num_events: int) -> list[int]:
+    """The events of a cycle of lag-0 edges (a deadlock), or an empty list."""
+    targets: dict[int, list[int]] = defaultdict(list)
+    waiting = [0] * num_events
+    for edge in edges:
+        if edge.lag == 0:
+            targets[edge.source].append(edge.target)
+            waiting[edge.target] += 1
+    ready = [event for event in range(num_events) if waiting[event] == 0]
+    while ready:
+        for target in targets[ready.pop()]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                ready.append(target)
+    return _walk_back(edges, waiting)
+
+
+def _walk_back(edges: Sequence[Edge], waiting: list[int]) -> list[int]:
+    """Among events that never became ready, follow predecessors until one repeats."""
+    before = {e.target: e.source for e in edges if e.lag == 0 and waiting[e.source] and waiting[e.target]}
+    event = next((e for e in range(len(waiting)) if waiting[e] and e in before), None)
+    seen: list[int] = []
+    while event is not None and event not in seen:
+        seen.append(event)
+        event = before[event]
+    return seen[seen.index(event) :][::-1] if event is not None else []
+
+
+def hyperperiod(schedule: Schedule) -> int:
+    """After how many epochs the pattern of cadences repeats."""
+    return lcm(1, *(op.every for op in schedule.ops))
+
+
+def unroll(schedule: Schedule, factor: int) -> Schedule:
+    """`factor` epochs as one loop body without cadences, as seen in steady state; op names gain `.epoch`."""
+    assert factor % hyperperiod(schedule) == 0
+    far = factor * (2 + max((lag for op in schedule.ops for _, lag in op.after), default=0))
+    ops = []
+    for epoch in range(factor):
+        for op in schedule.ops:
+            if op.exists(epoch + far):
+                after = tuple(_unrolled_edge(schedule, op, edge, epoch, factor, far) for edge in op.after)
+                ops.append(replace(op, name=f"{op.name}.{epoch}", after=after, every=1, offset=0))
+    return replace(schedule, ops=tuple(ops))
+
+
+def _unrolled_edge(
+    schedule: Schedule, op: Op, edge: tuple[str, int], epoch: int, factor: int, far: int
+) -> tuple[str, int]:
+    name, lag = edge
+    source = schedule.find(op.rank, name)
+    assert source is not None
+    instance = source.latest(epoch - lag + far) - far
+    return f"{name}.{instance % factor}", -(instance // factor)
+
+
+def max_cycle_ratio(schedule: Schedule, durations: dict[tuple[int, str], float]) -> float:
+    """Seconds per epoch in steady state with unlimited links: the largest duration / lag over all cycles.
+
+    `durations` are the seconds of every op's kernels, by (rank, name). Raises no bound by search: a cycle better
+    than the current ratio is found (longest paths, Bellman-Ford), its ratio becomes the current one, until none is.
+    """
+    factor = hyperperiod(schedule)
+    body = schedule if factor == 1 else unroll(schedule, factor)
+    edges = dependence_edges(body)
+    seconds = [durations[op.rank, _original(op.name, factor)] for op in body.ops]
+    weight = np.array([seconds[e.carries] if e.carries >= 0 else 0.0 for e in edges])
+    lag = np.array([e.lag for e in edges], dtype=np.float64)
+    ends = np.array([(e.source, e.target) for e in edges])
+    ratio = 0.0
+    while True:
+        cycle = _positive_cycle(ends, weight - ratio * lag, 2 * len(body.ops))
+        better = weight[cycle].sum() / lag[cycle].sum() if cycle else ratio
+        if better <= ratio * (1 + 1e-12):
+            return ratio / factor
+        ratio = float(better)
+
+
+def _original(name: str, factor: int) -> str:
+    return name if factor == 1 else name.rpartition(".")[0]
+
+
+def _positive_cycle(ends: NDArray[np.int64], weight: Floats, num_events: int) -> list[int]:
+    """The edges of a cycle of positive total weight, or an empty list."""
+    order = np.argsort(ends[:, 1], kind="stable")
+    source, target, weight = ends[order, 0], ends[order, 1], weight[order]
+    first = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
+    heads = target[first]
+    reach = np.zeros(num_events)
+    parent = np.full(num_events, -1)
+    tiny = 1e-13 * max(1e-300, float(np.abs(weight).sum()))
+    for _ in range(num_events + 1):
+        candidate = reach[source] + weight
+        best = np.maximum.reduceat(candidate, first)
+        grown = best > reach[heads] + tiny
+        if not grown.any():
+            return []
+        winner = _first_equal(candidate, best, first)
+        reach[heads[grown]] = best[grown]
+        parent[heads[grown]] = winner[grown]
+        cycle = _cycle_of_parents(parent, source)
+        if cycle and weight[cycle].sum() > 0:
+            return [int(order[k]) for k in cycle]
+    return []
+
+
+def _first_equal(candidate: Floats, best: Floats, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For every group of edges into one event, the index of the first edge that reaches the best value."""
+    sizes = np.diff(np.r_[first, len(candidate)])
+    hit = np.flatnonzero(candidate == np.repeat(best, sizes))
+    group = np.repeat(np.arange(len(first)), sizes)[hit]
+    return hit[np.r_[True, group[1:] != group[:-1]]]
+
+
+def _cycle_of_parents(parent: NDArray[np.int64], source: NDArray[np.int64]) -> list[int]:
+    """The edges of some cycle in the parent pointers, if there is one."""
+    state = np.zeros(len(parent), dtype=np.int64)
+    for start in range(len(parent)):
+        event, path = start, []
+        while state[event] == 0 and parent[event] >= 0:
+            state[event] = start + 1
+            path.append(event)
+            event = int(source[parent[event]])
+        if path and state[event] == start + 1:
+            return [int(parent[e]) for e in path[path.index(event) :]]
+        if state[event] == 0:
+            state[event] = start + 1
+    return []
+
+
+def writers(schedule: Schedule, rank: int, buffer: str) -> list[Op]:
+    """The ops that write what an op of `rank` calls `buffer`: on its own rank, or on any if it is shared."""
+    found = schedule.buffer(rank, buffer)
+    assert found is not None
+    ops = schedule.by_rank[rank] if found.rank == rank else schedule.ops
+    return [op for op in ops if buffer in op.writes]
+
+
+def read_lag(schedule: Schedule, reader: Op, buffer: str) -> tuple[Op, int] | None:
+    """The writer whose value the reader sees and how many epochs back, or None if nothing orders them.
+
+    An explicit `after` edge decides; without one, writer and reader must share a lane.
+    """
+    lags = dict(reversed(reader.after))
+    made = writers(schedule, reader.rank, buffer)
+    waited = [(lags[w.name], -k, w) for k, w in enumerate(made) if w.name in lags]
+    if waited:
+        lag, _, writer = min(waited, key=lambda item: item[:2])
+        return writer, lag
+    lane = schedule.lanes(reader.rank)[reader.lane]
+    same = [w for w in made if w.rank == reader.rank and w.lane == reader.lane]
+    if not same:
+        return None
+    before = [w for w in same if lane.index(w) < lane.index(reader)]
+    return (before[-1], 0) if before else (same[-1], 1)
+
+
+def num_copies(schedule: Schedule, rank: int, buffer: str) -> int:
+    """How many values of a buffer are alive at once: one, and one more per epoch a reader looks back."""
+    readers = [op for op in schedule.by_rank[rank] if buffer in op.reads]
+    seen = (read_lag(schedule, op, buffer) for op in readers)
+    return 1 + max((lag for found in seen if found for lag in [found[1]]), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peak bytes of one rank, the op at which it is reached, and what is alive then, largest first."""
+
+    peak_bytes: int
+    at: str
+    alive: tuple[tuple[str, int], ...]
+
+
+def memory(schedule: Schedule, rank: int) -> Memory:
+    """Peak of the buffers of a rank over one epoch, in list order of its ops."""
+    ops = schedule.by_rank[rank]
+    live: list[dict[str, int]] = [{} for _ in ops]
+    for buffer in schedule.buffers:
+        if buffer.rank == rank:
+            copies = 1 if buffer.persistent else num_copies(schedule, rank, buffer.name)
+            for k in _lifetime(ops, buffer.name, buffer.persistent or copies > 1):
+                live[k][buffer.name] = buffer.num_bytes * copies
+    if not ops:
+        return Memory(0, "", ())
+    peak = max(range(len(ops)), key=lambda k: sum(live[k].values()))
+    alive = sorted(live[peak].items(), key=lambda item: (-item[1], item[0]))
+    return Memory(sum(live[peak].values()), ops[peak].name, tuple(alive))
+
+
+def _lifetime(ops: Sequence[Op], buffer: str, always: bool) -> range:
+    """The ops during which a buffer is alive: from its first write to its last read of the same epoch."""
+    writes = [k for k, op in enumerate(ops) if buffer in op.writes]
+    reads = [k for k, op in enumerate(ops) if buffer in op.reads]
+    if always or not writes or (reads and min(reads) < writes[0]):
+        return range(len(ops))
+    return range(writes[0], max([*reads, *writes]) + 1)

@@ -1,0 +1,104 @@
+"""Spans and traces: what both interpreters return, and their two file formats (Parquet, JSON-lines)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from halocast.base.errors import InputError
+from halocast.base.files import whole_file
+from halocast.schedule.ir import Kind, Lane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One instance of an op. For communication, start is when it was issued, end when it was complete."""
+
+    rank: int
+    lane: Lane
+    op: str
+    kind: Kind
+    epoch: int
+    start_s: float
+    end_s: float
+    num_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    source: str  # simulated | executed
+    num_ranks: int
+    num_epochs: int
+    spans: tuple[Span, ...]
+    meta: dict[str, str] = field(default_factory=dict)
+
+    def of_rank(self, rank: int) -> Iterator[Span]:
+        return (span for span in self.spans if span.rank == rank)
+
+
+_COLUMNS = tuple(f.name for f in fields(Span))
+
+
+def save_trace(trace: Trace, path: Path) -> None:
+    """Write as Parquet (.parquet) or JSON-lines (.jsonl)."""
+    writers = {".parquet": _write_parquet, ".jsonl": _write_lines}
+    if path.suffix not in writers:
+        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    with whole_file(path) as temporary:
+        writers[path.suffix](trace, temporary)
+
+
+def load_trace(path: Path) -> Trace:
+    readers = {".parquet": _read_parquet, ".jsonl": _read_lines}
+    if path.suffix not in readers:
+        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    if not path.exists():
+        raise InputError(f"no such file: {path}")
+    try:
+        return readers[path.suffix](path)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise InputError(f"{path}: not a trace ({error})") from None
+
+
+def _header(trace: Trace) -> dict[str, Any]:
+    return {
+        "source": trace.source,
+        "num_ranks": trace.num_ranks,
+        "num_epochs": trace.num_epochs,
+        "meta": trace.meta,
+    }
+
+
+def _span(row: dict[str, Any]) -> Span:
+    return Span(**{**row, "lane": Lane(row["lane"]), "kind": Kind(row["kind"])})
+
+
+def _write_lines(trace: Trace, path: Path) -> None:
+    with path.open("w", encoding="utf-8") as out:
+        out.write(json.dumps(_header(trace)) + "\n")
+        out.writelines(json.dumps(asdict(span)) + "\n" for span in trace.spans)
+
+
+def _read_lines(path: Path) -> Trace:
+    with path.open(encoding="utf-8") as lines:
+        header = json.loads(next(lines))
+        return Trace(**header, spans=tuple(_span(json.loads(line)) for line in lines))
+
+
+def _write_parquet(trace: Trace, path: Path) -> None:
+    import pyarrow as pa  # heavy, and only this format needs it
+    import pyarrow.parquet as pq
+
+    columns = {name: [getattr(span, name) for span in trace.spans] for name in _COLUMNS}
+    columns |= {name: [str(value) for value in columns[name]] for name in ("lane", "kind")}
+    table = pa.table(columns).replace_schema_metadata({"halocast": json.dumps(_header(trace))})
+    pq.write_table(table, path)
+
+
+def _read_parquet(path: Path) -> Trace:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    header = json.loads(table.schema.metadata[b"halocast"])
+    return Trace(**header, spans=tuple(_span(row) for row in table.to_pylist()))

@@ -1,0 +1,203 @@
+"""The simulator: SimPy processes, one per (rank, lane), run a schedule's ops in order on a described cluster.
+
+Ties break by (time, issue order), SimPy's own rule, and nothing else; the same input gives the same trace, bit for bit.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import simpy
+
+from halocast.base.errors import InputError
+from halocast.schedule.ir import Kind, Lane, Op, Schedule
+from halocast.schedule.trace import Span, Trace
+from halocast.sim.cluster import Cluster
+from halocast.sim.cost import op_seconds
+from halocast.sim.links import Network, SimpleLinks
+
+Steps = Generator[simpy.Event, Any, None]
+
+
+def simulate(
+    schedule: Schedule,
+    cluster: Cluster,
+    num_epochs: int,
+    *,
+    network: Callable[[simpy.Environment], Network] | None = None,
+) -> Trace:
+    """Run `num_epochs` of a schedule in virtual time; `network` replaces the cluster's links (an oracle has none)."""
+    if schedule.num_ranks > cluster.num_ranks:
+        raise InputError(
+            f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
+        )
+    env = simpy.Environment()
+    links = network(env) if network else SimpleLinks(env, cluster)
+    world = _World(schedule, cluster, num_epochs, env, links)
+    lanes = [
+        env.process(world.run_lane(ops)) for rank in range(schedule.num_ranks) for ops in _ordered_lanes(schedule, rank)
+    ]
+    env.run(until=env.all_of(lanes))
+    return Trace(
+        source="simulated",
+        num_ranks=schedule.num_ranks,
+        num_epochs=num_epochs,
+        spans=tuple(world.spans),
+        meta={**dict(schedule.meta), "cluster": cluster.name, "transport": cluster.transport},
+    )
+
+
+def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:
+    lanes = schedule.lanes(rank)
+    return [lanes[lane] for lane in Lane if lane in lanes]
+
+
+@dataclass(slots=True)
+class _Meeting:
+    """A collective instance: who has come, and the event of its end."""
+
+    done: simpy.Event
+    num_present: int = 0
+
+
+class _World:
+    def __init__(
+        self, schedule: Schedule, cluster: Cluster, num_epochs: int, env: simpy.Environment, links: Network
+    ) -> None:
+        self.schedule = schedule
+        self.num_epochs = num_epochs
+        self.env = env
+        self.links = links
+        self.spans: list[Span] = []
+        self.seconds = {
+            (op.rank, op.name): op_seconds(op, cluster.device(op.rank), schedule.itemsize) for op in schedule.ops
+        }
+        self._finished: dict[tuple[int, str], int] = defaultdict(lambda: -1)
+        self._waiting: dict[tuple[int, str], list[tuple[int, simpy.Event]]] = defaultdict(list)
+        self._arrived: dict[tuple[int, str, int], int] = defaultdict(int)
+        self._complete: dict[tuple[int, str, int], tuple[int, simpy.Event]] = {}
+        self._meetings: dict[tuple[str, int], _Meeting] = {}
+
+    def run_lane(self, ops: tuple[Op, ...]) -> Steps:
+        for epoch in range(self.num_epochs):
+            for op in ops:
+                if op.exists(epoch):
+                    yield from self._run_op(op, epoch)
+
+    def _run_op(self, op: Op, epoch: int) -> Steps:
+        for name, lag in op.after:
+            yield from self._wait_for(op, name, epoch - lag)
+        start = self.env.now
+        if self.seconds[op.rank, op.name] > 0:
+            yield self.env.timeout(self.seconds[op.rank, op.name])
+        yield from HANDLERS[op.kind](self, op, epoch)
+        self._record(op, epoch, start)
+        self._finish(op, epoch)
+
+    def _wait_for(self, op: Op, name: str, epoch: int) -> Steps:
+        source = self.schedule.find(op.rank, name)
+        assert source is not None
+        instance = source.latest(epoch)
+        if instance > self._finished[op.rank, name]:
+            event = self.env.event()
+            self._waiting[op.rank, name].append((instance, event))
+            yield event
+
+    def _finish(self, op: Op, epoch: int) -> None:
+        key = op.rank, op.name
+        self._finished[key] = epoch
+        late = [item for item in self._waiting[key] if item[0] > epoch]
+        for instance, event in self._waiting[key]:
+            if instance <= epoch:
+                event.succeed()
+        self._waiting[key] = late
+
+    def _record(self, op: Op, epoch: int, start_s: float) -> None:
+        self.spans.append(
+            Span(
+                rank=op.rank,
+                lane=op.lane,
+                op=op.name,
+                kind=op.kind,
+                epoch=epoch,
+                start_s=start_s,
+                end_s=self.env.now,
+                num_bytes=self.schedule.num_bytes(op),
+            )
+        )
+
+    def nothing(self, op: Op, epoch: int) -> Steps:
+        """The kernels were all there was to do."""
+        yield from ()
+
+    def exchange(self, op: Op, epoch: int) -> Steps:
+        """Own sends leave now; the op ends when they and everything addressed to this rank have arrived."""
+        sends = [
+            self._send(op, epoch, peer, num_bytes)
+            for peer, num_bytes in enumerate(self.schedule.sent(op).tolist())
+            if num_bytes
+        ]
+        num_senders = int((self.schedule.received(op) > 0).sum())
+        if num_senders:
+            yield self._all_arrived(op, epoch, num_senders)
+        if sends:
+            yield self.env.all_of(sends)
+
+    def _send(self, op: Op, epoch: int, peer: int, num_bytes: int) -> simpy.Event:
+        flow = self.links.transfer(op.rank, peer, num_bytes)
+        assert flow.callbacks is not None, "a transfer event must not have been processed before it is returned"
+        flow.callbacks.append(lambda _: self._arrive(peer, op.name, epoch))
+        return flow
+
+    def _arrive(self, rank: int, name: str, epoch: int) -> None:
+        key = rank, name, epoch
+        self._arrived[key] += 1
+        needed = self._complete.get(key)
+        if needed and self._arrived[key] == needed[0]:
+            needed[1].succeed()
+
+    def _all_arrived(self, op: Op, epoch: int, num_senders: int) -> simpy.Event:
+        key = op.rank, op.name, epoch
+        event = self.env.event()
+        self._complete[key] = num_senders, event
+        if self._arrived[key] == num_senders:
+            event.succeed()
+        return event
+
+    def receive(self, op: Op, epoch: int) -> Steps:
+        yield self._all_arrived(op, epoch, 1)
+
+    def send(self, op: Op, epoch: int) -> Steps:
+        yield self._send(op, epoch, op.work.peer, op.work.num_bytes)
+
+    def meet(self, op: Op, epoch: int) -> Steps:
+        """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once."""
+        group = self.schedule.group(op)
+        key = op.name, epoch
+        meeting = self._meetings.setdefault(key, _Meeting(self.env.event()))
+        meeting.num_present += 1
+        if meeting.num_present == len(group):
+            yield self.env.timeout(self.links.ring_seconds(group, op.work.num_bytes))
+            meeting.done.succeed()
+        else:
+            yield meeting.done
+
+    def store(self, op: Op, epoch: int) -> Steps:
+        yield self.links.store(op.rank, op.work.num_bytes)
+
+
+HANDLERS: MappingProxyType[Kind, Callable[[_World, Op, int], Steps]] = MappingProxyType(
+    {
+        Kind.COMPUTE: _World.nothing,
+        Kind.SAMPLE: _World.nothing,
+        Kind.EXCHANGE: _World.exchange,
+        Kind.SEND: _World.send,
+        Kind.RECV: _World.receive,
+        Kind.ALLREDUCE: _World.meet,
+        Kind.BARRIER: _World.meet,
+        Kind.PUSH: _World.store,
+        Kind.PULL: _World.store,
+    }
+)
