@@ -109,7 +109,7 @@ class Channel:
 
 def _segments(rows: Tensor, counts: list[int]) -> list[tuple[int, Tensor]]:
     """(peer, its slice) of rows grouped by peer, without the peers that have none."""
-    return [(peer, part) for peer, part in enumerate(rows.split(counts)) if len(part)]
+    return [(peer, part) for peer, part in enumerate(torch.split(rows, counts)) if len(part)]
 
 
 def rows_per_peer(schedule: Schedule, op: Op) -> tuple[list[int], list[int]]:

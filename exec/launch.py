@@ -84,7 +84,7 @@ def _job_directory(keep: Path | None) -> Iterator[Path]:
 def _start(directory: Path, num_ranks: int, port: int) -> list[BaseProcess]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["halocast.exec.preload"])
-    ranks = []
+    ranks: list[BaseProcess] = []
     for rank in range(num_ranks):
         environment = {
             "RANK": str(rank),
@@ -109,9 +109,14 @@ def _enter(directory: Path, rank: int, num_ranks: int, environment: dict[str, st
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     os.environ.update(environment)
     run_rank(directory, rank, num_ranks)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def _watch(ranks: list[BaseProcess], directory: Path, on_progress: Callable[[int], None]) -> None:

@@ -72,7 +72,7 @@ class RankState:
         self.lags = self._lags()
         self.channels = self._channels()
 
-    def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:  # type: ignore[type-arg]
+    def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
 
     def _precompute(self) -> Tensor:

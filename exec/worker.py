@@ -132,7 +132,7 @@ def _lane_setup(device: torch.device, threads: int) -> Callable[[Lane], None]:
         if device.type == "cuda":
             torch.cuda.set_device(device)
             if lane is not Lane.COMPUTE:
-                torch.cuda.set_stream(torch.cuda.Stream(device))
+                torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
     return enter
 

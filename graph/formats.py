@@ -83,7 +83,7 @@ def _single(path: Path) -> int:
 
 
 def _ogb_scheme(split: Path) -> Path:
-    schemes = sorted(entry for entry in split.iterdir() if entry.is_dir()) if split.is_dir() else []
+    schemes = sorted(place for place in split.iterdir() if place.is_dir()) if split.is_dir() else []
     if len(schemes) != 1:
         names = ", ".join(scheme.name for scheme in schemes) or "none"
         raise InputError(f"{split}: expected one directory with train, valid and test.csv.gz, found {names}")
@@ -99,6 +99,8 @@ def load_plain(path: Path) -> Graph:
     {train,val,test}_mask.npy or index lists {train,val,test}.npy (else a stratified 60/20/20 split, seed 0)."""
     edges = _plain_edges(path)
     features, labels = read_npy(path / "features.npy"), read_npy(path / "labels.npy")
+    require(features.ndim == 2, f"{path / 'features.npy'}: shape {features.shape}; expected [nodes, width]")
+    require(labels.ndim in (1, 2), f"{path / 'labels.npy'}: shape {labels.shape}; expected [nodes] or [nodes, classes]")
     train, val, test = _plain_masks(path, labels)
     return from_edges(
         edges[0],

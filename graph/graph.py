@@ -95,6 +95,7 @@ def from_edges(
     name: str = "graph",
 ) -> Graph:
     """A checked graph from edges src→dst in any order, duplicates and self-loops allowed."""
+    _check_numbers(name, features=features, labels=labels)
     indptr, indices = canonical_csr(src, dst, num_nodes, name)
     tidy = _tidy_labels(labels, name)
     graph = Graph(
@@ -128,6 +129,12 @@ def canonical_csr(src: ArrayLike, dst: ArrayLike, num_nodes: int, name: str = "g
     starts = np.arange(num_nodes + 1, dtype=np.int64) * num_nodes
     indptr = np.searchsorted(keys, starts).astype(np.int64, copy=False)
     return indptr, (keys % num_nodes).astype(np.int32)
+
+
+def _check_numbers(name: str, **arrays: ArrayLike) -> None:
+    for what, array in arrays.items():
+        kind = np.asarray(array).dtype
+        require(kind.kind in "biuf", f"{name}: {what} must be numbers, got {kind}")
 
 
 def _tidy_ends(ends: ArrayLike, num_nodes: int, name: str, what: str) -> Ints | Columns:

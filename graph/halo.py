@@ -70,7 +70,7 @@ def from_assignment(graph: Graph, assignment: Assignment) -> Halo:
     k = len(border.inner)
     return Halo(
         num_inner=np.bincount(assignment, minlength=k).astype(np.int64),
-        num_edges=np.array([graph.in_degree[inner].sum() for inner in border.inner], np.int64),
+        num_edges=np.bincount(assignment, weights=graph.in_degree, minlength=k).astype(np.int64),
         num_train=np.bincount(assignment[graph.train_mask], minlength=k).astype(np.int64),
         matrix=border.matrix,
         num_features=graph.num_features,

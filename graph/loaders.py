@@ -35,7 +35,8 @@ def load(name_or_path: str | Path, *, cache: Path | None = None) -> Graph:
 def _find(name_or_path: str | Path) -> Path | None:
     """An existing path; a known name means the dataset, not a directory that happens to be called so here."""
     path, root = Path(name_or_path), os.environ.get("HALOCAST_DATA")
-    bare = isinstance(name_or_path, str) and len(path.parts) == 1 and not path.suffix
+    # pathlib drops a leading ./, so the text decides: ./cora is a path, cora a name
+    bare = isinstance(name_or_path, str) and not {"/", os.sep} & set(name_or_path) and path.suffix != ".npz"
     local = [Path(root) / f"{path}.npz", Path(root) / path] if root and bare else []
     places = local if bare and str(path) in DGL_DATASETS else [path, *local]
     return next((place for place in places if place.exists()), None)
@@ -78,7 +79,8 @@ def load_npz(path: Path) -> Graph:
 
 def _npz_features(arrays: dict[str, Array], path: Path) -> Floats:
     if "x" in arrays:
-        return arrays["x"].astype(np.float32)
+        require(arrays["x"].ndim == 2, f"{path}: x has shape {arrays['x'].shape}; expected [nodes, width]")
+        return arrays["x"]
     data, indices, indptr = (entry(arrays, f"x_{part}", path) for part in ("data", "indices", "indptr"))
     shape = tuple(int(side) for side in entry(arrays, "x_shape", path))
     try:

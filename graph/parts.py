@@ -116,7 +116,8 @@ def _row_columns(graph: Graph, rows: Ints) -> Columns:
     starts, lengths = graph.indptr[rows], graph.indptr[rows + 1] - graph.indptr[rows]
     ends = np.cumsum(lengths)
     where = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
-    return graph.indices[where]
+    columns: Columns = graph.indices[where]
+    return columns
 
 
 def iter_parts(graph: Graph, assignment: Assignment) -> Iterator[Part]:

@@ -6,7 +6,7 @@ from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.graph.graph import Floats, Graph, Ints, from_edges
 
-NOISE = 3.0  # per-feature noise over a unit centroid spread: one node alone is ambiguous, a neighbourhood is not
+SIGNAL = 4 / 3  # length of a class centroid under unit noise: one node alone is ambiguous, a neighbourhood is not
 ROUNDS = 60  # draws repeated until duplicates are replaced; the gap shrinks geometrically
 
 
@@ -121,8 +121,8 @@ class _Ends:
 
 
 def _features(rng: np.random.Generator, labels: Ints, classes: int, width: int) -> Floats:
-    centroids = rng.standard_normal((classes, width), dtype=np.float32)
+    # the length does not depend on the width, else many features would make every node easy
+    centroids = rng.standard_normal((classes, width), dtype=np.float32) * np.float32(SIGNAL / width**0.5)
     noisy = rng.standard_normal((len(labels), width), dtype=np.float32)
-    noisy *= np.float32(NOISE)
     noisy += centroids[labels]
     return noisy

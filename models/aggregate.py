@@ -46,7 +46,7 @@ def _dgl_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
     dgl = _dgl()
     no_ids = torch.empty(0, dtype=torch.int32, device=indptr.device)
     block = dgl.create_block(("csc", (indptr, indices, no_ids)), num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
-    return lambda rows: dgl.ops.copy_u_sum(block, rows)  # type: ignore[no-any-return]
+    return lambda rows: dgl.ops.copy_u_sum(block, rows)
 
 
 class _CsrSum(torch.autograd.Function):

@@ -4,6 +4,7 @@ A kernel is (kind, dims): gemm (m, k, n), spmm (rows, cols, nnz, width), element
 counts the tensors read and written, gather (rows, width). Kernel lists follow what the torch modules launch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -29,7 +30,7 @@ def bytes_moved(kind: str, dims: Dims, itemsize: int) -> int:
     return _BYTES[kind](dims, itemsize)
 
 
-_FLOPS = MappingProxyType(
+_FLOPS: MappingProxyType[str, Callable[[Dims], int]] = MappingProxyType(
     {
         "gemm": lambda d: 2 * d[0] * d[1] * d[2],
         "spmm": lambda d: 2 * d[2] * d[3],
@@ -37,7 +38,7 @@ _FLOPS = MappingProxyType(
         "gather": lambda d: 0,
     }
 )
-_BYTES = MappingProxyType(
+_BYTES: MappingProxyType[str, Callable[[Dims, int], int]] = MappingProxyType(
     {
         "gemm": lambda d, s: s * (d[0] * d[1] + d[1] * d[2] + d[0] * d[2]),
         "spmm": lambda d, s: s * (d[2] * d[3] + d[0] * d[3]) + 4 * d[2] + 8 * d[0],

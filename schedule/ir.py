@@ -164,8 +164,9 @@ class Matrix:
         self.counts.setflags(write=False)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Matrix) and self.name == other.name
-        return same and np.array_equal(self.counts, other.counts)  # type: ignore[union-attr]
+        if not isinstance(other, Matrix):
+            return NotImplemented
+        return self.name == other.name and np.array_equal(self.counts, other.counts)
 
     def __hash__(self) -> int:
         return hash((self.name, self.counts.tobytes()))

@@ -61,12 +61,13 @@ def format_op(op: Op) -> str:
 
 def _work_clause(op: Op) -> list[tuple[str, Any, str]]:
     work = op.work
-    return {
+    clauses: dict[str, list[tuple[str, Any, str]]] = {
         "": [],
         "matrix": [("rows", [work.matrix + ("^" if work.transposed else ""), work.row_bytes], ",")],
         "peer": [("to", [work.peer, work.num_bytes], ",")],
         "payload": [("payload", [work.num_bytes], ",")],
-    }[WORK_OF[op.kind]]
+    }
+    return clauses[WORK_OF[op.kind]]
 
 
 def _join(values: Any, mark: str = ",") -> str:

@@ -182,7 +182,7 @@ def _num_ranks(table: ClusterTable, gpus: int | None, path: Path) -> int:
 def _transport(table: ClusterTable, asked: str | None, path: Path) -> Transport:
     name = table.transport if asked is None else asked
     if name not in list(Transport):
-        raise unknown("transport", name, list(Transport))
+        raise unknown("transport", name, [one.value for one in Transport])
     have = [one for one in Transport if getattr(table, one) is not None]
     if name not in have:
         tables = ", ".join(f"[{one}]" for one in have) or "none"

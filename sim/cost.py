@@ -1,5 +1,6 @@
 """Kernel and op durations on a device: launch overhead plus the roofline, max(FLOPs / rate, bytes / bandwidth)."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -37,7 +38,7 @@ def _spmm(kernel: Kernel, device: Device, itemsize: int) -> float:
     _, cols, nnz, width = kernel.dims
     e = device.efficiency
     fits = min(1.0, device.cache_bytes / max(1, cols * width * itemsize))
-    hit = max(0.0, 1 - cols / nnz) * fits**e.spmm_skew
+    hit = max(0.0, 1 - cols / nnz) * math.pow(fits, e.spmm_skew)
     return 1 / ((1 - hit) / e.spmm_miss + hit / e.spmm_hit)
 
 

@@ -9,12 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.graph import Card, Halo, TrainGraph, card_names, card_volume, from_card, load_card
+from halocast.graph import (
+    Card,
+    Halo,
+    TrainGraph,
+    assign,
+    card_names,
+    card_volume,
+    from_assignment,
+    from_card,
+    load,
+    load_card,
+)
 from halocast.graph.card import random_volume
 from halocast.graph.spread import divide, shares
 
 VIEWS = [(name, inductive) for name in card_names() for inductive in (False, True)]
 VIEWS = [(name, inductive) for name, inductive in VIEWS if not inductive or load_card(name).inductive]
+DATA = Path(__file__).parents[2] / "shared" / "data"
 PARTS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 100, 192, 256, 512, 1024]
 
 
@@ -112,6 +124,19 @@ def test_a_thousand_parts_take_less_than_two_seconds(name: str) -> None:
     halo = from_card(load_card(name), 1024)
     assert time.perf_counter() - start < 2
     is_possible(halo, load_card(name).full)
+
+
+def test_squirrel_is_as_uneven_as_its_real_partition() -> None:
+    if not DATA.is_dir():
+        pytest.skip(f"real graphs are not at {DATA}")
+    graph = load(DATA / "squirrel.npz")
+    real = from_assignment(graph, assign(graph, 8, cache=False))
+    made = from_card(load_card("squirrel"), 8)
+    for name in ("num_halo", "num_edges"):
+        one, other = getattr(real, name), getattr(made, name)
+        assert other.std() / other.mean() == pytest.approx(one.std() / one.mean(), rel=0.35), name
+    assert made.num_edges.sum() == real.num_edges.sum()
+    assert made.volume == pytest.approx(real.volume, rel=0.1)
 
 
 def test_random_parts_are_even_and_the_seed_only_shuffles() -> None:

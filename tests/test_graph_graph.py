@@ -94,6 +94,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"features": np.zeros(3)}, "features have shape"),
     ({"features": np.array([[0.0], [np.nan], [1.0]])}, "NaN or infinite"),
     ({"features": np.array([[0.0], [np.inf], [1.0]])}, "NaN or infinite"),
+    ({"features": [["a"], ["b"], ["c"]]}, "features must be numbers, got <U1"),
+    ({"labels": ["x", "y", "z"]}, "labels must be numbers"),
     ({"labels": [0, 1]}, "2 labels for 3 nodes"),
     ({"labels": [0, 1, 2]}, r"label 2 is outside \[-1, 2\)"),
     ({"labels": [0, 1, -2]}, r"label -2 is outside"),

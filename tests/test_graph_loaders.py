@@ -219,6 +219,8 @@ def put(name: str, array: Any) -> Callable[[Path], None]:
         (remove("features.npy"), r"mine: missing file features\.npy"),
         (remove("labels.npy"), r"mine: missing file labels\.npy"),
         (remove("test_mask.npy"), r"mine: missing file test_mask\.npy"),
+        (put("features.npy", np.float32(1)), r"features\.npy: shape \(\)"),
+        (put("labels.npy", np.int64(1)), r"labels\.npy: shape \(\)"),
         (put("edges.npy", EDGES.T), r"edges\.npy: edges have shape \(4, 2\)"),
         (lambda path: (path / "labels.npy").write_text("zero one"), r"labels\.npy: cannot be read"),
     ],
@@ -235,6 +237,15 @@ def test_a_name_that_is_nothing_lists_the_known_ones() -> None:
         load("redit")
     with pytest.raises(InputError, match="no such file or directory: absent/graph"):
         load("absent/graph")
+
+
+def test_a_directory_called_like_a_dataset_needs_to_be_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_plain(tmp_path / "cora")
+    is_the_ring(load("./cora"))
+    is_the_ring(load(Path("cora")))
+    write_plain(tmp_path / "mine.v2")
+    is_the_ring(load("mine.v2"))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.graph import Graph, assign, from_assignment, from_edges, load, synthetic, volume
 from halocast.graph import partition as module
-from halocast.graph.partition import fill_empty, metis
+from halocast.graph.graph import adjacency
+from halocast.graph.partition import _symmetric, fill_empty, metis
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -67,6 +68,14 @@ def test_a_directed_graph_is_partitioned_too() -> None:
     assignment = assign(graph, 4)
     assert np.bincount(assignment).min() > 0
     assert from_assignment(graph, assignment).volume == volume(graph, assignment)
+
+
+def test_metis_is_given_both_directions_and_no_self_loops() -> None:
+    graph = communities(nodes=200, directed=True)
+    given = _symmetric(graph).toarray()
+    plain = adjacency(graph).toarray().astype(bool)
+    expected = (plain | plain.T) & ~np.eye(200, dtype=bool)
+    assert np.array_equal(given.astype(bool), expected)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7, 40, 60])

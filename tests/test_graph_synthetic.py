@@ -47,8 +47,9 @@ def test_mixing_is_the_share_of_edges_drawn_from_the_whole_graph() -> None:
         assert crossing / (graph.num_edges - graph.num_nodes) == pytest.approx(outside, abs=0.02)
 
 
-def test_neighbours_help_but_neither_alone_nor_together_is_it_trivial() -> None:
-    graph = synthetic(**{**BASE, "nodes": 6000, "classes": 8, "mixing": 0.3})
+@pytest.mark.parametrize("width", [16, 256])
+def test_neighbours_help_but_neither_alone_nor_together_is_it_trivial(width: int) -> None:
+    graph = synthetic(**{**BASE, "nodes": 6000, "classes": 8, "mixing": 0.3, "features": width})
     smooth = (adjacency(graph).astype(np.float32) @ graph.features) / graph.in_degree[:, None]
     alone, together = _centroid_score(graph, graph.features), _centroid_score(graph, smooth)
     assert 0.3 < alone < 0.7

@@ -1,0 +1,175 @@
+"""The commands."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halocast.base.errors import InputError, unknown
+from halocast.cli.catalogue import list_names, show_thing
+from halocast.cli.output import print_json, status
+from halocast.methods import METHODS
+from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
+from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
+from halocast.plan.workload import Workload, prepare
+from halocast.reports.report import write_report
+from halocast.reports.table import size, text_table
+from halocast.schedule.trace import Trace, save_trace
+from halocast.sim.cluster import load_cluster
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Compare and plan distributed full-graph GNN training: one schedule, simulated and executed.",
+)
+
+ScenarioFile = Annotated[str | None, typer.Argument(help="Scenario file (TOML) or the name of an embedded one [demo].")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set graph.dataset=cora; repeatable.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+TraceFile = Annotated[Path | None, typer.Option("--trace", help="Also write the trace (.parquet or .jsonl).")]
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    json: Json = False,
+    trace: TraceFile = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs to simulate [as steady state needs].")] = None,
+) -> None:
+    """Predict a scenario on its cluster."""
+    chosen = load_scenario(scenario, overrides or ())
+    with status() as say:
+        prediction = predict(chosen, num_epochs=epochs, say=say)
+    if trace is not None:
+        save_trace(prediction.trace, trace)
+    if json:
+        print_json(prediction.summary)
+        return
+    print(text_table([prediction.summary]))
+    print(f"\nsizes: {prediction.workload.halo.source}; constants: spec sheet; {_memory_verdict(prediction)}")
+
+
+def _memory_verdict(prediction: Prediction) -> str:
+    summary = prediction.summary
+    used, have = size(summary["peak_memory_bytes"]), size(summary["device_memory_bytes"])
+    return f"{used} of {have} device memory: {'fits' if summary['fits'] else 'DOES NOT FIT'}"
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    json: Json = False,
+    trace: TraceFile = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Processes [graph.parts, cluster.gpus or 2].")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Rendezvous port [any free one].")] = 0,
+    prepare_only: Annotated[
+        Path | None, typer.Option("--prepare", help="Write a job for torchrun here instead of running it.")
+    ] = None,
+) -> None:
+    """Train a scenario for real on this machine."""
+    from halocast.cli.execution import num_ranks, prepare_job, run_workload  # torch: seconds that only this needs
+
+    chosen = load_scenario(scenario, overrides or ())
+    with status() as say:
+        workload = prepare(chosen, num_ranks(chosen, ranks), data=True, say=say)
+    if prepare_only is not None:
+        prepare_job(workload, prepare_only)
+        return
+    done, summary = run_workload(workload, port=port)
+    if trace is not None:
+        save_trace(done.trace, trace)
+    if json:
+        print_json(summary)
+        return
+    print(text_table([summary]))
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in summary["final_accuracy"].items())
+    print(f"\nloss {done.losses[0]:.4f} -> {done.losses[-1]:.4f} in {len(done.losses)} epochs; accuracy: {scores}")
+
+
+@app.command()
+def compare(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    json: Json = False,
+    out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/compare"),
+    methods: Annotated[str, typer.Option(help="Comma-separated methods [all].")] = "",
+    execute: Annotated[bool, typer.Option("--execute", help="Also run every method for real on this machine.")] = False,
+) -> None:
+    """All methods on one scenario: a table, and a report directory."""
+    chosen = load_scenario(scenario, overrides or ())
+    results = []
+    for name in _method_names(methods):
+        results += _compare_one(_with_method(chosen, name), execute)
+    summaries, traces = [summary for summary, _ in results], [trace for _, trace in results]
+    write_report(out, summaries, traces, format_scenario(chosen))
+    if json:
+        print_json(summaries)
+        return
+    print(text_table(summaries))
+    print(f"\nreport: {out / 'report.md'}")
+
+
+def _method_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()] or list(METHODS)
+    for name in names:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS, "--methods")
+    return names
+
+
+def _with_method(scenario: Scenario, name: str) -> Scenario:
+    if scenario.method.name == name:
+        return scenario
+    return replace(scenario, method=MethodSection(name=name, options=METHODS[name].options()))
+
+
+def _compare_one(scenario: Scenario, execute: bool) -> list[tuple[dict[str, object], Trace]]:
+    """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
+    cluster = scenario_cluster(scenario)
+    with status() as say:
+        workload = prepare(scenario, cluster.num_ranks, data=execute, say=say)
+        prediction = predict_on(workload, cluster, say=say)
+    results = [(prediction.summary, prediction.trace)]
+    if execute:
+        results += _execute_here(workload)
+    return results
+
+
+def _execute_here(workload: Workload) -> list[tuple[dict[str, object], Trace]]:
+    from halocast.cli.execution import run_workload  # torch: seconds that only a real run needs
+
+    ranks = workload.schedule.num_ranks
+    here = predict_on(workload, load_cluster("cpu-local", gpus=ranks))
+    done, summary = run_workload(workload)
+    return [(here.summary, here.trace), (summary, done.trace)]
+
+
+@app.command("list")
+def list_things(
+    what: Annotated[str, typer.Argument(help="methods, clusters, devices, datasets, models or scenarios [all].")] = "",
+    json: Json = False,
+) -> None:
+    """What there is to choose from."""
+    found = list_names(what)
+    if json:
+        print_json(found)
+        return
+    for kind, names in found.items():
+        print(f"{kind}: {', '.join(names)}")
+
+
+@app.command()
+def show(
+    what: Annotated[str, typer.Argument(help="cluster, device, dataset, scenario, schedule, staleness or memory.")],
+    name: Annotated[str | None, typer.Argument(help="Which one; for the last four a scenario file [demo].")] = None,
+    overrides: Set = None,
+) -> None:
+    """One thing in full: a description, or what a scenario turns into."""
+    if what in ("cluster", "device", "dataset") and name is None:
+        raise InputError(f"show {what}: which one? (see halocast list {what}s)")
+    print(show_thing(what, name, overrides or []))

@@ -1,0 +1,104 @@
+"""`list` and `show`: the catalogues, and what a scenario turns into."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from halocast.base.errors import unknown
+from halocast.graph.card import card_names, load_card
+from halocast.methods import METHODS
+from halocast.models.spec import ModelKind
+from halocast.plan.predict import scenario_cluster
+from halocast.plan.scenario import format_scenario, load_scenario
+from halocast.plan.workload import Workload, prepare
+from halocast.reports.summary import staleness_table
+from halocast.reports.table import size
+from halocast.schedule.passes import memory
+from halocast.schedule.text import format_schedule
+from halocast.sim.cluster import list_clusters, list_devices, load_cluster, load_device
+
+
+def _scenarios() -> list[str]:
+    return sorted(path.stem for path in Path(str(files("halocast.plan.scenarios"))).glob("*.toml"))
+
+
+_LISTS: MappingProxyType[str, Callable[[], list[str]]] = MappingProxyType(
+    {
+        "methods": lambda: list(METHODS),
+        "models": lambda: [str(kind) for kind in ModelKind],
+        "datasets": lambda: list(card_names()),
+        "clusters": lambda: list(list_clusters()),
+        "devices": lambda: list(list_devices()),
+        "scenarios": _scenarios,
+    }
+)
+
+
+def list_names(what: str) -> dict[str, list[str]]:
+    if what and what not in _LISTS:
+        raise unknown("list", what, _LISTS)
+    return {kind: names() for kind, names in _LISTS.items() if what in ("", kind)}
+
+
+def show_thing(what: str, name: str | None, overrides: list[str]) -> str:
+    if what in _CATALOGUE:
+        assert name is not None
+        return describe(_CATALOGUE[what](name))
+    if what == "scenario":
+        return format_scenario(load_scenario(name, overrides)).rstrip()
+    if what not in _WORKLOAD:
+        raise unknown("thing to show", what, [*_CATALOGUE, "scenario", *_WORKLOAD])
+    scenario = load_scenario(name, overrides)
+    return _WORKLOAD[what](prepare(scenario, scenario_cluster(scenario).num_ranks))
+
+
+def describe(thing: Any, indent: str = "") -> str:
+    """A record as `key: value` lines, nested records indented, equal devices of a cluster counted."""
+    lines = []
+    for f in fields(thing):
+        value = getattr(thing, f.name)
+        if is_dataclass(value):
+            lines += [f"{indent}{f.name}:", describe(value, indent + "  ")]
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            counts = {one.name: sum(other == one for other in value) for one in value}
+            lines.append(f"{indent}{f.name}: {', '.join(f'{count} × {name}' for name, count in counts.items())}")
+        elif value is not None:
+            lines.append(f"{indent}{f.name}: {_plain(value)}")
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _staleness(workload: Workload) -> str:
+    rows = staleness_table(workload.schedule)
+    if not rows:
+        return "nothing remote is read"
+    return "\n".join(f"{row['op']} reads {row['reads']}: {row['ages']} epochs old" for row in rows)
+
+
+def _memory(workload: Workload) -> str:
+    lines = []
+    for rank in range(workload.schedule.num_ranks):
+        peak = memory(workload.schedule, rank)
+        largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in peak.alive[:6])
+        lines.append(f"rank {rank}: {size(peak.peak_bytes)} at {peak.at}: {largest}")
+    return "\n".join(lines)
+
+
+_CATALOGUE: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
+    {"cluster": load_cluster, "device": load_device, "dataset": load_card}
+)
+_WORKLOAD: MappingProxyType[str, Callable[[Workload], str]] = MappingProxyType(
+    {
+        "schedule": lambda workload: format_schedule(workload.schedule).rstrip(),
+        "staleness": _staleness,
+        "memory": _memory,
+    }
+)

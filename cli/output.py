@@ -1,0 +1,41 @@
+"""What commands share: a status line that shows only on a terminal, and JSON for machines."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def status() -> Iterator[Say]:
+    """A spinner on stderr with what is being done; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status("starting") as line:
+        yield lambda text: line.update(text)
+
+
+@contextmanager
+def epoch_bar(num_epochs: int, label: str) -> Iterator[Callable[[int], None]]:
+    """A bar over the epochs of a run; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(label, total=num_epochs)
+        yield lambda epochs: bar.update(task, completed=epochs)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,201 @@
+"""Scenario files: one graph, model, method, cluster and run, as TOML; every key is checked.
+
+Sections and keys are the fields of the records below; `[method]` takes `name` and the options of that method.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from halocast.base.errors import InputError, unknown
+from halocast.base.records import read_toml, record, require
+from halocast.methods import METHODS
+from halocast.models.spec import ModelKind, Norm
+
+DEFAULT = "demo"
+
+
+class Source(StrEnum):
+    """Where sizes come from: the dataset's card if it has one (auto), only the card, or only the data."""
+
+    AUTO = "auto"
+    CARD = "card"
+    DATA = "data"
+
+
+class Partitioner(StrEnum):
+    METIS = "metis"
+    RANDOM = "random"
+
+
+class Objective(StrEnum):
+    VOL = "vol"
+    CUT = "cut"
+
+
+class Balance(StrEnum):
+    NODE = "node"
+    EDGE = "edge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSection:
+    dataset: str = "synthetic"  # a card's or DGL's name, a path, or synthetic
+    source: Source = Source.AUTO
+    inductive: bool = False  # train on the subgraph of the train nodes
+    parts: int | None = None  # default: one per rank
+    partitioner: Partitioner = Partitioner.METIS
+    objective: Objective = Objective.VOL
+    balance: Balance = Balance.NODE
+    seed: int = 0
+    nodes: int = 10_000  # from here on: the synthetic graph
+    degree: float = 20.0
+    skew: float = 1.0
+    classes: int = 8
+    features: int = 64
+    mixing: float = 0.2
+
+    def __post_init__(self) -> None:
+        require(self.parts is None or self.parts >= 1, f"parts = {self.parts}: needs to be at least 1")
+        require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSection:
+    kind: ModelKind = ModelKind.SAGE
+    layers: int = 3
+    hidden: int = 128
+    num_linear: int = 0
+    dropout: float = 0.5
+    norm: Norm = Norm.LAYER
+    precompute: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSection:
+    name: str | None = None
+    file: str | None = None
+    gpus: int | None = None
+    transport: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.name is None or self.file is None, "give either name or file, not both")
+        require(self.gpus is None or self.gpus >= 1, f"gpus = {self.gpus}: needs to be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSection:
+    epochs: int = 20
+    lr: float = 0.01
+    seed: int = 0
+    dtype: str = "float32"
+    threads: int = 0  # 0: the machine's cores shared among the ranks
+    timeout_s: float = 120.0
+    eval_every: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
+        require(self.dtype in ("float32", "float64"), f"dtype = {self.dtype!r}: needs to be float32 or float64")
+        require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
+        require(self.threads >= 0, f"threads = {self.threads}: needs to be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSection:
+    name: str = "vanilla"
+    options: Any = field(default_factory=METHODS["vanilla"].options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    graph: GraphSection = field(default_factory=GraphSection)
+    model: ModelSection = field(default_factory=ModelSection)
+    method: MethodSection = field(default_factory=MethodSection)
+    cluster: ClusterSection = field(default_factory=ClusterSection)
+    run: RunSection = field(default_factory=RunSection)
+
+    @property
+    def itemsize(self) -> int:
+        return {"float32": 4, "float64": 8}[self.run.dtype]
+
+
+SECTIONS = tuple(f.name for f in fields(Scenario))
+_RECORDS = {"graph": GraphSection, "model": ModelSection, "cluster": ClusterSection, "run": RunSection}
+
+
+def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
+    """A scenario file (or the name of an embedded one), with `section.key=value` overrides on top."""
+    where = path or DEFAULT
+    tables = read_toml(_scenario_path(where))
+    for override in overrides:
+        section, key, value = parse_override(override)
+        tables.setdefault(section, {})[key] = value
+    return build_scenario(tables, where)
+
+
+def _scenario_path(name: str) -> Path:
+    embedded = Path(str(files("halocast.plan.scenarios"))) / f"{name}.toml"
+    return embedded if embedded.exists() and "/" not in name else Path(name)
+
+
+def build_scenario(tables: Mapping[str, Any], where: str) -> Scenario:
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            raise unknown("section", section, SECTIONS, where)
+        if not isinstance(table, Mapping):
+            raise InputError(f"{where}: {section} is a section ([{section}]), got {table!r}")
+    made: dict[str, Any] = {
+        name: record(_RECORDS[name], tables.get(name, {}), f"{where} [{name}]") for name in _RECORDS
+    }
+    return Scenario(**made, method=_method(tables.get("method", {}), f"{where} [method]"))
+
+
+def _method(table: Mapping[str, Any], where: str) -> MethodSection:
+    options = dict(table)
+    name = options.pop("name", "vanilla")
+    if not isinstance(name, str) or name not in METHODS:
+        raise unknown("method", str(name), METHODS, where)
+    return MethodSection(name=name, options=record(METHODS[name].options, options, where))
+
+
+def parse_override(text: str) -> tuple[str, str, Any]:
+    """`graph.parts=4` -> ("graph", "parts", 4); a value that is not TOML is a string."""
+    place, equals, value = text.partition("=")
+    section, dot, key = place.strip().partition(".")
+    if not (equals and dot and key):
+        raise InputError(f"--set {text!r}: expected section.key=value, for example graph.dataset=cora")
+    if section not in SECTIONS:
+        raise unknown("section", section, SECTIONS, f"--set {text!r}")
+    try:
+        return section, key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return section, key, value.strip()
+
+
+def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """The scenario as tables again, every default written out, keys without a value left out."""
+    tables = {name: asdict(getattr(scenario, name)) for name in _RECORDS}
+    tables["method"] = {"name": scenario.method.name, **asdict(scenario.method.options)}
+    return {name: {key: value for key, value in tables[name].items() if value is not None} for name in SECTIONS}
+
+
+def format_scenario(scenario: Scenario) -> str:
+    """The scenario as TOML, so that a report can say exactly what it answers."""
+    sections = []
+    for name, table in tables_of(scenario).items():
+        lines = [f"{key} = {_toml(value)}" for key, value in table.items()]
+        sections.append("\n".join([f"[{name}]", *lines]))
+    return "\n\n".join(sections) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,124 @@
+"""From a scenario to a checked schedule: sizes from the dataset's card or from the partitioned graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from halocast.base.errors import InputError, unknown
+from halocast.graph.card import card_names, load_card
+from halocast.graph.graph import Graph, induced
+from halocast.graph.halo import Halo, from_assignment, from_card
+from halocast.graph.loaders import load
+from halocast.graph.partition import assign
+from halocast.graph.parts import Assignment
+from halocast.graph.synthetic import synthetic
+from halocast.methods import METHODS
+from halocast.models.spec import ModelSpec
+from halocast.plan.scenario import GraphSection, Scenario, Source
+from halocast.schedule.check import check
+from halocast.schedule.ir import Schedule
+
+SYNTHETIC = "synthetic"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """What both interpreters need; graph and assignment are there when the sizes come from data."""
+
+    scenario: Scenario
+    halo: Halo
+    spec: ModelSpec
+    schedule: Schedule
+    graph: Graph | None = None
+    assignment: Assignment | None = None
+
+
+def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say = lambda text: None) -> Workload:
+    """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
+    num_parts = _num_parts(scenario.graph, num_ranks)
+    graph, assignment = None, None
+    if not data and _from_card(scenario.graph):
+        card = load_card(scenario.graph.dataset)
+        section = scenario.graph
+        halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
+    else:
+        graph = load_graph(scenario.graph, say)
+        assignment = _assign(graph, scenario.graph, num_parts, say)
+        halo = from_assignment(graph, assignment)
+    spec = _spec(scenario, halo)
+    return Workload(
+        scenario=scenario,
+        halo=halo,
+        spec=spec,
+        schedule=make_schedule(scenario, halo, spec),
+        graph=graph,
+        assignment=assignment,
+    )
+
+
+def make_schedule(scenario: Scenario, halo: Halo, spec: ModelSpec) -> Schedule:
+    make = METHODS[scenario.method.name].make
+    return check(make(halo, spec, scenario.method.options, scenario.itemsize))
+
+
+def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:
+    """The scenario's graph, generated or loaded; with `inductive`, the part of it that training sees."""
+    if section.dataset == SYNTHETIC:
+        say(f"generating {section.nodes:,} nodes")
+        graph = synthetic(
+            nodes=section.nodes,
+            degree=section.degree,
+            skew=section.skew,
+            classes=section.classes,
+            features=section.features,
+            mixing=section.mixing,
+            seed=section.seed,
+        )
+    else:
+        say(f"loading {section.dataset}")
+        graph = load(section.dataset)
+    return induced(graph, graph.train_mask) if section.inductive else graph
+
+
+def _assign(graph: Graph, section: GraphSection, num_parts: int, say: Say) -> Assignment:
+    say(f"partitioning {graph.num_nodes:,} nodes, {graph.num_edges:,} edges into {num_parts}")
+    return assign(
+        graph,
+        num_parts,
+        partitioner=section.partitioner,
+        objective=section.objective,
+        balance=section.balance,
+        seed=section.seed,
+    )
+
+
+def _from_card(section: GraphSection) -> bool:
+    has_card = section.dataset in card_names()
+    if section.source is Source.CARD and not has_card:
+        raise unknown("card", section.dataset, card_names(), "graph.source = card")
+    return has_card and section.source is not Source.DATA
+
+
+def _num_parts(section: GraphSection, num_ranks: int) -> int:
+    """One part per rank; a method that divides otherwise will say so itself."""
+    parts = num_ranks if section.parts is None else section.parts
+    if parts < num_ranks:
+        raise InputError(f"{num_ranks} ranks but graph.parts = {parts}: more ranks than parts, every rank needs one")
+    if parts > num_ranks:
+        raise InputError(f"graph.parts = {parts} but {num_ranks} ranks: every rank takes exactly one part")
+    return parts
+
+
+def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
+    model = scenario.model
+    return ModelSpec(
+        kind=model.kind,
+        layers=model.layers,
+        hidden=model.hidden,
+        num_linear=model.num_linear,
+        dropout=model.dropout,
+        norm=model.norm,
+        precompute=model.precompute,
+        num_features=halo.num_features,
+        num_classes=halo.num_classes,
+    )

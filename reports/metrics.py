@@ -1,0 +1,174 @@
+"""What the numbers mean: every derived figure, for simulated and executed traces alike, from spans.
+
+A rank's epoch is split by what its compute lane does: it computes, or it stands still. While it stands still and
+one of its communications is moving bytes, the time is exposed communication (reduce, if only the all-reduce moves);
+while a communication of its own has started but a rank it needs something from has not, it is wait (for a straggler)
+or, in a pipeline's RECV, bubble; anything else is bubble. The five parts add up to the epoch.
+Hidden communication is time in which bytes move while the rank computes.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from halocast.reports.intervals import Intervals, clip, intersect, length, merge, subtract
+from halocast.schedule.ir import MATCHED, Kind, Lane, Op, Schedule
+from halocast.schedule.passes import hyperperiod
+from halocast.schedule.trace import Span, Trace
+
+PARTS = ("compute_s", "exposed_comm_s", "reduce_s", "wait_s", "bubble_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankTimes:
+    """Seconds per epoch of one rank, averaged over the steady epochs."""
+
+    epoch_s: float
+    compute_s: float
+    exposed_comm_s: float
+    hidden_comm_s: float
+    reduce_s: float
+    wait_s: float
+    bubble_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    ranks: tuple[RankTimes, ...]
+    warmup_epochs: int
+    num_epochs: int  # steady ones, that were averaged
+    bytes_per_epoch_by_op: dict[str, float]  # all ranks together
+
+    def mean(self, name: str) -> float:
+        return float(self._values(name).mean())
+
+    def max(self, name: str) -> float:
+        return float(self._values(name).max())
+
+    def _values(self, name: str) -> NDArray[np.float64]:
+        return np.array([getattr(rank, name) for rank in self.ranks])
+
+    @property
+    def epoch_s(self) -> float:
+        """The slowest rank's: the epoch is over when everybody's is."""
+        return self.max("epoch_s")
+
+    @property
+    def bytes_total(self) -> float:
+        """Bytes of one epoch, all ranks and ops."""
+        return sum(self.bytes_per_epoch_by_op.values())
+
+    @property
+    def overlap_efficiency(self) -> float:
+        """The share of communication that was hidden behind compute."""
+        hidden, exposed = self.mean("hidden_comm_s"), self.mean("exposed_comm_s")
+        return hidden / (hidden + exposed) if hidden + exposed > 0 else 0.0
+
+
+def steady_epochs(schedule: Schedule) -> tuple[int, int]:
+    """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
+    longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
+    period = hyperperiod(schedule)
+    warmup = 1 + 2 * longest + (period if period > 1 else 0)
+    return warmup, warmup + 2 * max(1, longest) * period
+
+
+def default_warmup(num_epochs: int) -> int:
+    """Epochs of a real run to drop: caches fill, pages are touched, threads start."""
+    return min(3, num_epochs // 3)
+
+
+def measure(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Metrics:
+    assert 0 <= warmup_epochs < trace.num_epochs
+    starts = {(span.rank, span.op, span.epoch): span.start_s for span in trace.spans}
+    by_rank: dict[int, list[Span]] = defaultdict(list)
+    for span in trace.spans:
+        by_rank[span.rank].append(span)
+    num_epochs = trace.num_epochs - warmup_epochs
+    ranks = tuple(
+        _rank_times(by_rank[rank], schedule, starts, warmup_epochs, num_epochs) for rank in range(trace.num_ranks)
+    )
+    return Metrics(
+        ranks=ranks,
+        warmup_epochs=warmup_epochs,
+        num_epochs=num_epochs,
+        bytes_per_epoch_by_op=_bytes_by_op(trace, warmup_epochs, num_epochs),
+    )
+
+
+def _bytes_by_op(trace: Trace, warmup_epochs: int, num_epochs: int) -> dict[str, float]:
+    sums: dict[str, int] = defaultdict(int)
+    for span in trace.spans:
+        if span.num_bytes and span.epoch >= warmup_epochs:
+            sums[span.op] += span.num_bytes
+    return {op: total / num_epochs for op, total in sorted(sums.items())}
+
+
+def _rank_times(
+    spans: list[Span],
+    schedule: Schedule,
+    starts: dict[tuple[int, str, int], float],
+    warmup_epochs: int,
+    num_epochs: int,
+) -> RankTimes:
+    window = _window(spans, warmup_epochs)
+    busy = clip(merge([(s.start_s, s.end_s) for s in spans if s.lane is Lane.COMPUTE]), window)
+    idle = subtract([window], busy)
+    moving, reducing, waiting = (clip(part, window) for part in _communication(spans, schedule, starts))
+    exposed = intersect(idle, moving)
+    reduce_only = subtract(intersect(idle, reducing), moving)
+    wait = subtract(subtract(intersect(idle, waiting), moving), reducing)
+    parts = [length(busy), length(exposed), length(reduce_only), length(wait)]
+    total = window[1] - window[0]
+    return RankTimes(
+        epoch_s=total / num_epochs,
+        compute_s=parts[0] / num_epochs,
+        exposed_comm_s=parts[1] / num_epochs,
+        hidden_comm_s=length(intersect(busy, moving)) / num_epochs,
+        reduce_s=parts[2] / num_epochs,
+        wait_s=parts[3] / num_epochs,
+        bubble_s=max(0.0, total - sum(parts)) / num_epochs,
+    )
+
+
+def _window(spans: list[Span], warmup_epochs: int) -> tuple[float, float]:
+    """From the end of the last warm-up epoch on this rank's compute lane to the end of the last epoch."""
+    lane = [span for span in spans if span.lane is Lane.COMPUTE]
+    warm = [span.end_s for span in lane if span.epoch < warmup_epochs]
+    start = max(warm) if warm else min((span.start_s for span in lane), default=0.0)
+    return start, max((span.end_s for span in lane), default=start)
+
+
+def _communication(
+    spans: list[Span], schedule: Schedule, starts: dict[tuple[int, str, int], float]
+) -> tuple[Intervals, Intervals, Intervals]:
+    """When bytes of a rank moved (all-reduce apart), when its all-reduce moved, and when it waited for late ranks."""
+    moving: Intervals = []
+    reducing: Intervals = []
+    waiting: Intervals = []
+    needs: dict[str, tuple[int, ...]] = {}
+    for span in spans:
+        if span.kind in (Kind.COMPUTE, Kind.SAMPLE):
+            continue
+        if span.op not in needs:
+            op = schedule.find(span.rank, span.op)
+            assert op is not None
+            needs[span.op] = _needed(schedule, op)
+        late = max((starts.get((rank, span.op, span.epoch), 0.0) for rank in needs[span.op]), default=0.0)
+        begins = min(max(span.start_s, late), span.end_s)
+        (reducing if span.kind is Kind.ALLREDUCE else moving).append((begins, span.end_s))
+        if span.kind is not Kind.RECV:  # a receiver in a pipeline waits for work, not for a straggler
+            waiting.append((span.start_s, begins))
+    return merge(moving), merge(reducing), merge(waiting)
+
+
+def _needed(schedule: Schedule, op: Op) -> tuple[int, ...]:
+    """The ranks from which an op gets something."""
+    if op.kind not in MATCHED:
+        return ()
+    if op.kind is Kind.ALLREDUCE:
+        return schedule.partners(op)
+    received = schedule.received(op)
+    return tuple(rank for rank in schedule.partners(op) if received[rank] or op.kind is Kind.BARRIER)

@@ -1,0 +1,56 @@
+"""One flat dictionary per run: what `--json` prints and every table and report is made from."""
+
+from typing import Any
+
+from halocast.reports.metrics import Metrics, measure
+from halocast.schedule.check import staleness
+from halocast.schedule.ir import Rows, Schedule
+from halocast.schedule.trace import Trace
+
+TIMES = ("epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s", "reduce_s", "wait_s", "bubble_s")
+
+
+def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: list[int]) -> dict[str, Any]:
+    """Times are seconds per steady epoch: the mean over ranks, and `..._max` the largest rank's.
+
+    `epoch_s` is the slowest rank's epoch. Bytes are those of one epoch, all ranks together.
+    """
+    metrics = measure(trace, schedule, warmup_epochs)
+    return {
+        "method": dict(schedule.meta).get("method", ""),
+        "source": trace.source,
+        "ranks": schedule.num_ranks,
+        **_times(metrics),
+        "overlap_efficiency": metrics.overlap_efficiency,
+        "bytes_total": _whole(metrics.bytes_total),
+        "bytes_per_epoch_by_op": {op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
+        "peak_memory_bytes": max(peak_memory_bytes),
+        "peak_memory_bytes_by_rank": peak_memory_bytes,
+        "staleness": staleness_table(schedule),
+        "epochs": trace.num_epochs,
+        "warmup_epochs": metrics.warmup_epochs,
+    }
+
+
+def _times(metrics: Metrics) -> dict[str, float]:
+    times = {"epoch_s": metrics.epoch_s}
+    for name in TIMES[1:]:
+        times |= {name: metrics.mean(name), f"{name}_max": metrics.max(name)}
+    return times
+
+
+def _whole(value: float) -> int | float:
+    return int(value) if value == int(value) else value
+
+
+def staleness_table(schedule: Schedule) -> list[dict[str, Any]]:
+    """How old, in epochs, remote rows and gradients are when they are read; one row per op, over all ranks."""
+    ages: dict[tuple[str, str], set[int]] = {}
+    for read in staleness(schedule):
+        buffer = schedule.buffer(read.rank, read.buffer)
+        assert buffer is not None
+        op = schedule.find(read.rank, read.op)
+        assert op is not None
+        if buffer.rows in (Rows.HALO, Rows.SENT) and op.kind == "compute":
+            ages.setdefault((read.op, read.buffer), set()).update(read.ages)
+    return [{"op": op, "reads": buffer, "ages": sorted(found)} for (op, buffer), found in ages.items()]

@@ -1,0 +1,75 @@
+"""Summaries as tables: aligned text for terminals, Markdown and CSV for files; one list of columns for all."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Summary = dict[str, Any]
+
+
+def seconds(value: float) -> str:
+    """Three significant digits with a unit a person reads."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if abs(value) * scale >= 1.0 or unit == "µs":
+            return f"{value * scale:.3g} {unit}" if value else "0"
+    raise AssertionError
+
+
+def size(num_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(num_bytes) < 1000 or unit == "TB":
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    raise AssertionError
+
+
+def ages(rows: Sequence[Summary]) -> str:
+    found = sorted({age for row in rows for age in row["ages"]})
+    if not found:
+        return "-"
+    return str(found[0]) if len(found) == 1 else f"{found[0]}..{found[-1]}"
+
+
+COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+    ("method", lambda s: str(s["method"])),
+    ("how", lambda s: str(s["source"])),
+    ("on", lambda s: str(s["cluster"])),
+    ("ranks", lambda s: str(s["ranks"])),
+    ("epoch", lambda s: seconds(s["epoch_s"])),
+    ("compute", lambda s: seconds(s["compute_s"])),
+    ("exposed comm", lambda s: seconds(s["exposed_comm_s"])),
+    ("hidden comm", lambda s: seconds(s["hidden_comm_s"])),
+    ("reduce", lambda s: seconds(s["reduce_s"])),
+    ("wait", lambda s: seconds(s["wait_s"])),
+    ("bubble", lambda s: seconds(s["bubble_s"])),
+    ("traffic", lambda s: size(s["bytes_total"])),
+    ("memory", lambda s: size(s["peak_memory_bytes"])),
+    ("stale", lambda s: ages(s["staleness"])),
+)
+
+
+def cells(summaries: Sequence[Summary]) -> list[list[str]]:
+    return [[make(summary) for _, make in COLUMNS] for summary in summaries]
+
+
+def text_table(summaries: Sequence[Summary]) -> str:
+    rows = [[name for name, _ in COLUMNS], *cells(summaries)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def markdown_table(summaries: Sequence[Summary]) -> str:
+    rows = [[name for name, _ in COLUMNS], ["---"] * len(COLUMNS), *cells(summaries)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def csv_table(summaries: Sequence[Summary]) -> str:
+    """Every plain figure of the summaries in SI units; lists and tables stay in the JSON."""
+    keys = list(dict.fromkeys(k for s in summaries for k, v in s.items() if not isinstance(v, dict | list)))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(summaries)
+    return out.getvalue()

@@ -1,0 +1,215 @@
+"""Machine files: what is in the catalogue, what a file means in SI units, and what is refused."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from halocast.base.errors import InputError
+from halocast.sim.cluster import Gloo, Link, Nccl, Transport, list_clusters, list_devices, load_cluster, load_device
+
+GOOD = """
+description = "two boxes"
+source = "a test"
+num_hosts = 2
+devices_per_host = 3
+device = "t4"
+transport = "gloo"
+pcie = { gbytes_per_s = 12, latency_us = 10 }
+nvlink = { gbytes_per_s = 40, latency_us = 5 }
+nic = { gbit_per_s = 10, latency_us = 30 }
+gloo = { stream_gbytes_per_s = 0.5, host_gbytes_per_s = 11, latency_us = 80 }
+nccl = { efficiency = 0.75, latency_us = 20, remote_gbytes_per_s = 0.25 }
+"""
+
+PUBLISHED_GPUS = {  # testbed -> the most GPUs a published row has there
+    "rtx2080ti-x10-pcie3": 10,
+    "mi60-10gbe": 32,
+    "v100-32x6": 192,
+    "a5000-2x4-pcie4-ib200": 8,
+    "a100-ib100": 12,
+    "t4-3x2-15gbe": 6,
+    "t4-x8-g4dn": 8,
+    "sylvie-pcie3": 4,
+}
+
+
+def written(tmp_path: Path, old: str = "", new: str = "") -> Path:
+    assert old in GOOD
+    path = tmp_path / "boxes.toml"
+    path.write_text(GOOD.replace(old, new, 1), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        load_cluster(path, **options)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_file_becomes_bytes_and_seconds(tmp_path: Path) -> None:
+    cluster = load_cluster(written(tmp_path))
+    assert cluster.name == "boxes"
+    assert cluster.pcie == Link(bytes_per_s=12e9, latency_s=1e-5)
+    assert cluster.nvlink == Link(bytes_per_s=40e9, latency_s=5e-6)
+    assert cluster.nic == Link(bytes_per_s=1.25e9, latency_s=3e-5)
+    assert cluster.gloo == Gloo(stream_bytes_per_s=5e8, host_bytes_per_s=1.1e10, latency_s=8e-5)
+    assert cluster.nccl == Nccl(efficiency=0.75, latency_s=2e-5, remote_bytes_per_s=2.5e8)
+
+
+def test_ranks_fill_hosts_in_order(tmp_path: Path) -> None:
+    cluster = load_cluster(written(tmp_path))
+    assert cluster.num_ranks == 6
+    assert [cluster.host(rank) for rank in range(6)] == [0, 0, 0, 1, 1, 1]
+    assert cluster.same_host(0, 2)
+    assert not cluster.same_host(2, 3)
+    assert {cluster.device(rank).name for rank in range(6)} == {"t4"}
+
+
+def test_gpus_cuts_the_cluster_to_its_first_ranks(tmp_path: Path) -> None:
+    cluster = load_cluster(written(tmp_path), gpus=4)
+    assert [cluster.host(rank) for rank in range(cluster.num_ranks)] == [0, 0, 0, 1]
+
+
+def test_a_rank_that_is_not_in_use_has_no_device(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"rank 4 is not in 0\.\.3"):
+        load_cluster(written(tmp_path), gpus=4).device(4)
+
+
+def test_the_transport_of_the_file_can_be_replaced(tmp_path: Path) -> None:
+    assert load_cluster(written(tmp_path)).transport is Transport.GLOO
+    assert load_cluster(written(tmp_path), transport="nccl").transport is Transport.NCCL
+
+
+@pytest.mark.parametrize("name", PUBLISHED_GPUS)
+def test_every_published_testbed_loads_with_its_gpus(name: str) -> None:
+    gpus = PUBLISHED_GPUS[name]
+    assert load_cluster(name, gpus=gpus).num_ranks == load_cluster(name).num_ranks == gpus
+
+
+def test_the_catalogue_has_the_testbeds_this_machine_and_two_to_plan_with() -> None:
+    extra = {"cpu-local", "h100-4x8-nvlink-ib400", "l4-8x1-25gbe"}
+    assert list_clusters() == tuple(sorted(extra | PUBLISHED_GPUS.keys()))
+
+
+@pytest.mark.parametrize("name", list_clusters())
+def test_every_cluster_of_the_catalogue_is_described(name: str) -> None:
+    cluster = load_cluster(name)
+    assert cluster.name == name
+    assert len(cluster.description) > 20
+    assert len(cluster.source) > 20
+
+
+@pytest.mark.parametrize("name", sorted(set(list_clusters()) - {"cpu-local", "v100-32x6"}))
+def test_no_host_link_is_faster_than_the_slot_of_its_device(name: str) -> None:
+    """Power9 reaches its V100s by NVLink, and CPU processes have no slot."""
+    cluster = load_cluster(name)
+    slot = cluster.device(0).pcie_bytes_per_s
+    assert cluster.pcie is not None
+    assert slot is not None
+    assert cluster.pcie.bytes_per_s <= slot
+
+
+@pytest.mark.parametrize("name", list_devices())
+def test_every_device_loads_with_plausible_figures(name: str) -> None:
+    device = load_device(name)
+    assert device.name == name
+    assert device.source.startswith(("spec sheet: ", "measured: "))
+    assert 4e9 <= device.memory_bytes <= 80e9
+    assert device.fp64_flops_per_s <= device.fp32_flops_per_s <= 100e12
+    assert device.cache_bytes < 1e8 < device.memory_bytes_per_s < 4e12
+    assert 1e-6 <= device.launch_s <= 1e-5
+
+
+def test_a_device_is_its_spec_sheet_in_si_units() -> None:
+    device = load_device("rtx-2080ti")
+    assert device.memory_bytes == 11_000_000_000
+    assert device.flops_per_s(4) == pytest.approx(13.45e12)
+    assert device.flops_per_s(8) == pytest.approx(0.42e12)
+    assert device.memory_bytes_per_s == 616e9
+    assert device.cache_bytes == 5.5e6
+    assert device.launch_s == 8e-6
+    assert device.pcie_bytes_per_s == pytest.approx(15.76e9)
+    assert load_device("cpu").pcie_bytes_per_s is None
+
+
+def test_the_catalogue_shares_one_set_of_efficiencies() -> None:
+    assert len({load_device(name).efficiency for name in list_devices()}) == 1
+
+
+def test_an_itemsize_without_a_rate_is_refused() -> None:
+    with pytest.raises(InputError, match="itemsize = 2: device t4 has rates for 4 and 8 bytes"):
+        load_device("t4").flops_per_s(2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "problem"),
+    [
+        ("gbit_per_s = 10", "gbits_per_s = 10", ".nic", "unknown key 'gbits_per_s'; did you mean 'gbit_per_s'?"),
+        ("devices_per_host", "device_per_host", "", "unknown key 'device_per_host'; did you mean 'devices_per_host'?"),
+        ("num_hosts = 2", 'num_hosts = "2"', ".num_hosts", "expected a whole number, got '2'"),
+        ("latency_us = 10", "latency_us = true", ".pcie.latency_us", "expected a number, got True"),
+        ("num_hosts = 2", "num_hosts = 0", "", "num_hosts = 0: needs to be a number above 0"),
+        ("gbytes_per_s = 12", "gbytes_per_s = -1", ".pcie", "gbytes_per_s = -1.0: needs to be a number above 0"),
+        ("gbit_per_s = 10", "gbit_per_s = 0", ".nic", "gbit_per_s = 0.0: needs to be a number above 0"),
+        ("gbit_per_s = 10", "gbit_per_s = nan", ".nic", "gbit_per_s = nan: needs to be a number above 0"),
+        ("latency_us = 30", "latency_us = -3", ".nic", "latency_us = -3.0: needs to be a number at least 0"),
+        ("efficiency = 0.75", "efficiency = 1.5", ".nccl", "efficiency = 1.5: a fraction of a peak needs to be at"),
+        ("s = 0.25", "s = -2", ".nccl", "remote_gbytes_per_s = -2.0: needs to be a number above 0"),
+        ('device = "t4"', 'device = "a500"', ".device", "unknown device 'a500'; did you mean 'a5000'?"),
+        ('transport = "gloo"', 'transport = "glo"', ".transport", "unknown value 'glo'; did you mean 'gloo'?"),
+        ('source = "a test"', "", "", "missing key 'source'"),
+        ("nic = {", "#", "", "num_hosts = 2 needs a [nic] table"),
+        ("pcie = {", "#", "", "[nccl] needs a [pcie] table"),
+        ("gloo = {", "#", "", "transport 'gloo' needs a [gloo] table (the file has: [nccl])"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, old: str, new: str, place: str, problem: str) -> None:
+    path = written(tmp_path, old, new)
+    assert refusal(path).startswith(f"{path}{place}: {problem}")
+
+
+def test_a_latency_of_zero_is_legal(tmp_path: Path) -> None:
+    assert load_cluster(written(tmp_path, "latency_us = 30", "latency_us = 0")).nic == Link(
+        bytes_per_s=1.25e9, latency_s=0
+    )
+
+
+@pytest.mark.parametrize("gpus", [-1, 0, 7])
+def test_gpus_outside_the_cluster_name_the_maximum(tmp_path: Path, gpus: int) -> None:
+    path = written(tmp_path)
+    assert refusal(path, gpus=gpus) == f"gpus = {gpus}: cluster boxes has 1 to 6 ({path})"
+
+
+def test_an_unknown_transport_is_refused(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path), transport="ncll")
+    assert said == "unknown transport 'ncll'; did you mean 'nccl'? (known: gloo, nccl)"
+
+
+def test_a_transport_the_machine_lacks_is_refused() -> None:
+    assert re.search(r"transport 'nccl' needs a \[nccl\] table", refusal("cpu-local", transport="nccl"))
+
+
+def test_a_missing_file_and_an_unknown_name_are_told_apart(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere.toml"
+    assert refusal(missing) == refusal(str(missing)) == f"no such file: {missing}"
+    assert "unknown cluster 'a100-ib10'; did you mean 'a100-ib100'?" in refusal("a100-ib10")
+    assert "unknown cluster 'devices'" in refusal("devices")  # the one file there that is no cluster
+
+
+def test_an_unknown_device_suggests_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"^unknown device 'a500'; did you mean 'a5000'\?"):
+        load_device("a500")
+
+
+def test_importing_the_simulator_does_not_import_torch() -> None:
+    code = (
+        "import sys; import halocast.sim.cluster, halocast.sim.cost, halocast.sim.links; "
+        "print(sorted({'torch', 'dgl', 'halocast.sim.links'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['halocast.sim.links']"
