@@ -33,6 +33,8 @@ def run(args: Sequence[str]) -> int:
         if not hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
             raise
         return _fail(f"{error.format_message()} (see halocast --help)", USAGE)
+    if result == INTERRUPTED:  # typer caught the interrupt
+        return _fail("interrupted", INTERRUPTED)
     return result if isinstance(result, int) else 0
 
 

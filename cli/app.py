@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from halocast.base.errors import InputError, unknown
+from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.output import print_json, status
 from halocast.methods import METHODS
@@ -38,9 +39,10 @@ def simulate(
     overrides: Set = None,
     json: Json = False,
     trace: TraceFile = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs to simulate [as steady state needs].")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs to simulate [as steady state needs].")] = None,
 ) -> None:
     """Predict a scenario on its cluster."""
+    _at_least_1("--epochs", epochs)
     chosen = load_scenario(scenario, overrides or ())
     with status() as say:
         prediction = predict(chosen, num_epochs=epochs, say=say)
@@ -51,6 +53,10 @@ def simulate(
         return
     print(text_table([prediction.summary]))
     print(f"\nsizes: {prediction.workload.halo.source}; constants: spec sheet; {_memory_verdict(prediction)}")
+
+
+def _at_least_1(option: str, value: int | None) -> None:
+    require(value is None or value >= 1, f"{option} {value}: needs to be at least 1")
 
 
 def _memory_verdict(prediction: Prediction) -> str:
@@ -65,8 +71,8 @@ def run(
     overrides: Set = None,
     json: Json = False,
     trace: TraceFile = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="Processes [graph.parts, cluster.gpus or 2].")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Rendezvous port [any free one].")] = 0,
+    ranks: Annotated[int | None, typer.Option(help="Processes [graph.parts, cluster.gpus or 2].")] = None,
+    port: Annotated[int, typer.Option(help="Rendezvous port [any free one].")] = 0,
     prepare_only: Annotated[
         Path | None, typer.Option("--prepare", help="Write a job for torchrun here instead of running it.")
     ] = None,
@@ -74,6 +80,7 @@ def run(
     """Train a scenario for real on this machine."""
     from halocast.cli.execution import num_ranks, prepare_job, run_workload  # torch: seconds that only this needs
 
+    _at_least_1("--ranks", ranks)
     chosen = load_scenario(scenario, overrides or ())
     with status() as say:
         workload = prepare(chosen, num_ranks(chosen, ranks), data=True, say=say)

@@ -32,6 +32,7 @@ def make_job(workload: Workload) -> Job:
     settings = Settings(
         num_epochs=run.epochs,
         lr=run.lr,
+        weight_decay=run.weight_decay,
         seed=run.seed,
         dtype=run.dtype,
         num_threads=run.threads,

@@ -17,6 +17,9 @@ from halocast.schedule.trace import Span
 Handle = Callable[[Op, int], int]
 
 
+STUCK = 2  # time limits without any progress, so that a lane that waits for another rank complains first, by name
+
+
 class Stopped(Exception):  # noqa: N818  not an error: another lane failed first
     """Ends a lane because another one has failed."""
 
@@ -29,6 +32,7 @@ class Progress:
         self._done = {op.name: -1 for op in ops}
         self._changed = threading.Condition()
         self._timeout_s = timeout_s
+        self._last_finish = time.monotonic()
         self.failure: BaseException | None = None
 
     def wait(self, op: Op, epoch: int) -> None:
@@ -40,20 +44,28 @@ class Progress:
         if self._done[name] >= instance and self.failure is None:  # a stale read of _done only costs the lock
             return
         with self._changed:
-            ready = self._changed.wait_for(lambda: self.failure or self._done[name] >= instance, self._timeout_s)
+            while not (self.failure or self._done[name] >= instance):
+                idle_s = time.monotonic() - self._last_finish
+                if idle_s >= STUCK * self._timeout_s:
+                    raise RunError(
+                        f"rank {op.rank}, epoch {epoch}: {op.name} waits for {name} of epoch {instance}, "
+                        f"but nothing on this rank has finished for {idle_s:.0f} s"
+                    )
+                self._changed.wait(STUCK * self._timeout_s - idle_s)
         if self.failure is not None:
             raise Stopped
-        if not ready:
-            raise RunError(
-                f"rank {op.rank}, epoch {epoch}: {op.name} waited {self._timeout_s:g} s for {name} of epoch {instance}"
-            )
 
     def is_done(self, name: str, instance: int) -> bool:
         return self._done[name] >= instance
 
+    def restart(self) -> None:
+        """Count idle time from now: the run was paused."""
+        self._last_finish = time.monotonic()
+
     def finish(self, op: Op, epoch: int) -> None:
         with self._changed:
             self._done[op.name] = epoch
+            self._last_finish = time.monotonic()
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
@@ -80,6 +92,7 @@ class Interpreter:
         self.progress = Progress(self.schedule.by_rank[self.rank], self.timeout_s)
 
     def run(self, epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
+        self.progress.restart()
         lanes = self.schedule.lanes(self.rank)
         main = lanes.pop(Lane.COMPUTE, ())
         threads = [

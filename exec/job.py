@@ -27,6 +27,7 @@ class Settings:
 
     num_epochs: int = 10
     lr: float = 0.01
+    weight_decay: float = 0.0
     seed: int = 0
     dtype: str = "float32"
     num_threads: int = 0  # 0: the machine's cores shared among the ranks
@@ -38,6 +39,7 @@ class Settings:
     def __post_init__(self) -> None:
         require(self.num_epochs >= 1, f"epochs = {self.num_epochs}: needs to be at least 1")
         require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
+        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
         require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be one of {', '.join(ITEMSIZE)}")
         require(self.num_threads >= 0, f"threads = {self.num_threads}: needs to be at least 0")
         require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")

@@ -30,6 +30,7 @@ def train_reference(
     num_epochs: int,
     lr: float,
     seed: int,
+    weight_decay: float = 0.0,
     dtype: torch.dtype = torch.float32,
     kernel: str = "",
 ) -> Reference:
@@ -39,7 +40,7 @@ def train_reference(
     degrees = [torch.from_numpy(np.asarray(d)).to(dtype) for d in (graph.in_degree, graph.out_degree)]
     block = make_block(aggregate, *degrees)
     model = build_model(spec, seed, dtype)
-    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     features = torch.from_numpy(graph.features).to(dtype)
     labels = torch.from_numpy(graph.labels)
     train = torch.from_numpy(np.flatnonzero(graph.train_mask))

@@ -61,7 +61,7 @@ class RankState:
         self.block = _block(part, dtype, link.device)
         self.model: Gnn = build_model(job.spec, job.settings.seed, dtype).to(link.device)
         self.weights, self.grads = flatten(self.model)
-        self.optimizer = torch.optim.Adam([self.weights], lr=job.settings.lr)
+        self.optimizer = torch.optim.Adam([self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay)
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.values: dict[str, Tensor] = {"h.0": self.features}

@@ -41,4 +41,3 @@ def _rank_ops(part: PartOps) -> list[Op]:
         ops.append(part.allreduce((("backward.0", 0),)))
     ops.append(part.step((("allreduce", 0),) if not part.alone else ()))
     return ops
-

@@ -1,7 +1,9 @@
 """ModelSpec: a GNN as numbers, without torch: what methods, the arithmetic and the modules agree on."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from halocast.base.records import require
 
@@ -14,6 +16,10 @@ class ModelKind(StrEnum):
 class Norm(StrEnum):
     LAYER = "layer"
     NONE = "none"
+
+
+# what the models were published with: GraphSAGE's training scripts normalise between layers, GCN's paper does not
+USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType({ModelKind.SAGE: Norm.LAYER, ModelKind.GCN: Norm.NONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

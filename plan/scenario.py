@@ -71,7 +71,7 @@ class ModelSection:
     hidden: int = 128
     num_linear: int = 0
     dropout: float = 0.5
-    norm: Norm = Norm.LAYER
+    norm: Norm | None = None  # layer | none; default: as the model was published
     precompute: bool = False
 
 
@@ -91,6 +91,7 @@ class ClusterSection:
 class RunSection:
     epochs: int = 20
     lr: float = 0.01
+    weight_decay: float = 0.0
     seed: int = 0
     dtype: str = "float32"
     threads: int = 0  # 0: the machine's cores shared among the ranks
@@ -101,6 +102,9 @@ class RunSection:
         require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
         require(self.dtype in ("float32", "float64"), f"dtype = {self.dtype!r}: needs to be float32 or float64")
         require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
+        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
+        require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
+        require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
         require(self.threads >= 0, f"threads = {self.threads}: needs to be at least 0")
 
 

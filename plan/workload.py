@@ -12,7 +12,7 @@ from halocast.graph.partition import assign
 from halocast.graph.parts import Assignment
 from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
-from halocast.models.spec import ModelSpec
+from halocast.models.spec import USUAL_NORM, ModelSpec
 from halocast.plan.scenario import GraphSection, Scenario, Source
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
@@ -117,7 +117,7 @@ def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
         hidden=model.hidden,
         num_linear=model.num_linear,
         dropout=model.dropout,
-        norm=model.norm,
+        norm=model.norm or USUAL_NORM[model.kind],
         precompute=model.precompute,
         num_features=halo.num_features,
         num_classes=halo.num_classes,

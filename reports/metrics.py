@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halocast.reports.intervals import Intervals, clip, intersect, length, merge, subtract
-from halocast.schedule.ir import MATCHED, Kind, Lane, Op, Schedule
+from halocast.schedule.ir import Kind, Lane, Schedule
 from halocast.schedule.passes import hyperperiod
 from halocast.schedule.trace import Span, Trace
 
@@ -155,20 +155,10 @@ def _communication(
         if span.op not in needs:
             op = schedule.find(span.rank, span.op)
             assert op is not None
-            needs[span.op] = _needed(schedule, op)
+            needs[span.op] = schedule.senders(op)
         late = max((starts.get((rank, span.op, span.epoch), 0.0) for rank in needs[span.op]), default=0.0)
         begins = min(max(span.start_s, late), span.end_s)
         (reducing if span.kind is Kind.ALLREDUCE else moving).append((begins, span.end_s))
         if span.kind is not Kind.RECV:  # a receiver in a pipeline waits for work, not for a straggler
             waiting.append((span.start_s, begins))
     return merge(moving), merge(reducing), merge(waiting)
-
-
-def _needed(schedule: Schedule, op: Op) -> tuple[int, ...]:
-    """The ranks from which an op gets something."""
-    if op.kind not in MATCHED:
-        return ()
-    if op.kind is Kind.ALLREDUCE:
-        return schedule.partners(op)
-    received = schedule.received(op)
-    return tuple(rank for rank in schedule.partners(op) if received[rank] or op.kind is Kind.BARRIER)

@@ -257,6 +257,5 @@ def _origins(schedule: Schedule, carrier: Op) -> list[Op]:
     """The ops whose reads a carrier's written values come from: its senders, or itself."""
     if carrier.kind in (Kind.PUSH, Kind.PULL, Kind.SEND):
         return [carrier]
-    received = schedule.received(carrier)
-    found = (schedule.find(rank, carrier.name) for rank in schedule.partners(carrier) if received[rank])
+    found = (schedule.find(rank, carrier.name) for rank in schedule.senders(carrier))
     return [op for op in found if op is not None]

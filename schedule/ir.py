@@ -90,6 +90,7 @@ WORK_OF: Mapping[Kind, str] = MappingProxyType(
     }
 )
 MATCHED = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.ALLREDUCE, Kind.BARRIER})
+COLLECTIVE = frozenset({Kind.ALLREDUCE, Kind.BARRIER})
 # These move values without making new ones, so the age of what they write is that of what they read.
 CARRIES = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.PUSH, Kind.PULL})
 
@@ -254,9 +255,15 @@ class Schedule:
             return op.work.num_bytes
         return int(self.sent(op).sum())
 
+    def senders(self, op: Op) -> tuple[int, ...]:
+        """The ranks from which the op gets something; a collective needs every rank of its group."""
+        if op.kind in COLLECTIVE:
+            return self.partners(op)
+        return tuple(np.flatnonzero(self.received(op)).tolist())
+
     def partners(self, op: Op) -> tuple[int, ...]:
-        """The ranks whose instance must have started before this op can end."""
-        if op.kind in (Kind.ALLREDUCE, Kind.BARRIER):
+        """The ranks the op gives something to or gets something from."""
+        if op.kind in COLLECTIVE:
             return tuple(rank for rank in self.group(op) if rank != op.rank)
         if op.kind in MATCHED:
             return tuple(np.flatnonzero(self.sent(op) + self.received(op)).tolist())

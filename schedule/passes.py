@@ -9,7 +9,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from halocast.schedule.ir import MATCHED, Op, Schedule
+from halocast.schedule.ir import Op, Schedule
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> list[Ed
     edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
     for k, op in enumerate(schedule.ops):
         edges += [Edge(2 * place[op.rank, name] + 1, 2 * k, lag) for name, lag in op.after]
-        for rank in schedule.partners(op) if rendezvous else _senders(schedule, op):
+        for rank in schedule.partners(op) if rendezvous else schedule.senders(op):
             peer = place[rank, op.name]
             edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))
     for rank in range(schedule.num_ranks):
@@ -46,13 +46,6 @@ def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> list[Ed
             edges += [Edge(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)]
             edges.append(Edge(2 * ids[-1] + 1, 2 * ids[0], 1))
     return edges
-
-
-def _senders(schedule: Schedule, op: Op) -> tuple[int, ...]:
-    if op.kind not in MATCHED:
-        return ()
-    received = schedule.received(op)
-    return tuple(rank for rank in schedule.partners(op) if received[rank] or not received.any())
 
 
 def find_cycle(edges: Sequence[Edge], num_events: int) -> list[int]:

@@ -139,7 +139,7 @@ class _World:
             for peer, num_bytes in enumerate(self.schedule.sent(op).tolist())
             if num_bytes
         ]
-        num_senders = int((self.schedule.received(op) > 0).sum())
+        num_senders = len(self.schedule.senders(op))
         if num_senders:
             yield self._all_arrived(op, epoch, num_senders)
         if sends:

@@ -1,0 +1,146 @@
+"""Schedules for tests: a strategy of random legal ones, and a tiny one whose every figure is known."""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import strategies as st
+
+from halocast.schedule.ir import SHARED, Buffer, Kernel, Kind, Lane, Matrix, Op, Schedule, Work
+
+COMM_LANES = (Lane.HALO, Lane.GRAD, Lane.REDUCE)
+
+
+class _Builder:
+    """Adds steps that all ranks see in one global order, so lanes and waits can never close a cycle."""
+
+    def __init__(self, draw: st.DrawFn, num_ranks: int) -> None:
+        self.draw = draw
+        self.num_ranks = num_ranks
+        self.ops: list[list[Op]] = [[] for _ in range(num_ranks)]
+        self.lags: list[tuple[int, str, str, int]] = []
+
+    def cadence(self) -> tuple[int, int]:
+        every = self.draw(st.sampled_from([1, 1, 1, 2, 3]))
+        return every, self.draw(st.integers(0, every - 1))
+
+    def after(self, rank: int) -> tuple[tuple[str, int], ...]:
+        earlier = [op.name for op in self.ops[rank]]
+        if not earlier:
+            return ()
+        names = self.draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True))
+        return tuple((name, self.draw(st.integers(0, 2))) for name in names)
+
+    def add(self, rank: int, name: str, kind: Kind, lane: Lane, work: Work, cadence: tuple[int, int]) -> None:
+        after = self.after(rank)
+        self.ops[rank].append(
+            Op(
+                name=name,
+                rank=rank,
+                lane=lane,
+                kind=kind,
+                work=work,
+                reads=tuple(f"b.{waited}" for waited, _ in after),
+                writes=(f"b.{name}",),
+                after=after,
+                every=cadence[0],
+                offset=cadence[1],
+            )
+        )
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        numel = self.draw(st.integers(0, 10)) * 100_000
+        return (Kernel("elementwise", (numel, 2)),) if numel else ()
+
+
+def _compute(b: _Builder, name: str) -> None:
+    rank = b.draw(st.integers(0, b.num_ranks - 1))
+    kind = b.draw(st.sampled_from([Kind.COMPUTE, Kind.COMPUTE, Kind.SAMPLE]))
+    b.add(rank, name, kind, Lane.COMPUTE, Work(kernels=b.kernels()), b.cadence())
+
+
+def _exchange(b: _Builder, name: str) -> None:
+    cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
+    transposed = b.draw(st.booleans())
+    for rank in range(b.num_ranks):
+        work = Work(kernels=b.kernels(), matrix="halo", transposed=transposed, row_bytes=4)
+        b.add(rank, name, Kind.EXCHANGE, lane, work, cadence)
+
+
+def _collective(b: _Builder, name: str) -> None:
+    kind = b.draw(st.sampled_from([Kind.ALLREDUCE, Kind.BARRIER]))
+    cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
+    for rank in range(b.num_ranks):
+        work = Work(num_bytes=64) if kind is Kind.ALLREDUCE else Work()
+        b.add(rank, name, kind, lane, work, cadence)
+
+
+def _pair(b: _Builder, name: str) -> None:
+    if b.num_ranks == 1:
+        return _compute(b, name)
+    source = b.draw(st.integers(0, b.num_ranks - 1))
+    target = (source + b.draw(st.integers(1, b.num_ranks - 1))) % b.num_ranks
+    cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
+    b.add(source, name, Kind.SEND, lane, Work(kernels=b.kernels(), peer=target, num_bytes=32), cadence)
+    b.add(target, name, Kind.RECV, lane, Work(peer=source, num_bytes=32), cadence)
+    return None
+
+
+def _store(b: _Builder, name: str) -> None:
+    rank = b.draw(st.integers(0, b.num_ranks - 1))
+    b.add(rank, name, b.draw(st.sampled_from([Kind.PUSH, Kind.PULL])), Lane.STORE, Work(num_bytes=16), b.cadence())
+
+
+STEPS: tuple[Callable[[_Builder, str], None], ...] = (_compute, _compute, _exchange, _collective, _pair, _store)
+
+
+@st.composite
+def legal_schedules(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 8) -> Schedule:
+    num_ranks = draw(st.integers(1, max_ranks))
+    cells = draw(st.lists(st.integers(0, 3), min_size=num_ranks**2, max_size=num_ranks**2))
+    counts = np.array(cells, dtype=np.int64).reshape(num_ranks, num_ranks)
+    np.fill_diagonal(counts, 0)
+    builder = _Builder(draw, num_ranks)
+    for k in range(draw(st.integers(1, max_steps))):
+        draw(st.sampled_from(STEPS))(builder, f"op.{k}")
+    ops = tuple(op for rank in builder.ops for op in rank)
+    buffers = tuple(Buffer(name=f"b.{op.name}", rank=op.rank, num_bytes=8) for op in ops)
+    shared = (Buffer(name="store", rank=SHARED, num_bytes=64, persistent=True),)
+    return Schedule(
+        num_ranks=num_ranks,
+        ops=ops,
+        buffers=buffers + shared,
+        matrices=(Matrix("halo", counts),),
+        meta=(("method", draw(st.text(max_size=5))),),
+    )
+
+
+def op(name: str, rank: int = 0, lane: Lane = Lane.COMPUTE, kind: Kind = Kind.COMPUTE, **fields: object) -> Op:
+    return Op(name=name, rank=rank, lane=lane, kind=kind, **fields)  # type: ignore[arg-type]
+
+
+def two_rank_exchange(*, lag: int = 0, every: int = 1) -> Schedule:
+    """Two ranks: make -> swap -> use, where `use` reads what `swap` brought `lag` epochs ago."""
+    ops, buffers = [], []
+    for rank in (0, 1):
+        ops += [
+            op("make", rank, writes=("rows",)),
+            op(
+                "swap",
+                rank,
+                Lane.HALO,
+                Kind.EXCHANGE,
+                work=Work(matrix="halo", row_bytes=4),
+                reads=("rows",),
+                writes=("halo",),
+                after=(("make", 0),),
+                every=every,
+            ),
+            op("use", rank, reads=("halo",), after=(("swap", lag),)),
+        ]
+        buffers += [Buffer(name="rows", rank=rank, num_bytes=40), Buffer(name="halo", rank=rank, num_bytes=12)]
+    return Schedule(
+        num_ranks=2,
+        ops=tuple(ops),
+        buffers=tuple(buffers),
+        matrices=(Matrix("halo", np.array([[0, 3], [3, 0]])),),
+    )

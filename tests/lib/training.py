@@ -1,0 +1,111 @@
+"""Training for tests: a small workload, run on real processes and by the reference, and how far they differ."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from halocast.exec.job import ITEMSIZE, Job, Settings
+from halocast.exec.launch import Run, execute
+from halocast.exec.reference import Reference, train_reference
+from halocast.graph import Graph, Part, assign, build_parts, from_edges, from_parts, synthetic
+from halocast.graph.parts import Assignment
+from halocast.methods import METHODS
+from halocast.models.spec import ModelKind, ModelSpec
+from halocast.schedule.check import check
+from halocast.schedule.ir import Schedule
+
+EPOCHS = 4
+
+
+def small_graph(**changes: Any) -> Graph:
+    settings = {"nodes": 300, "degree": 8, "skew": 1.0, "classes": 4, "features": 12, "mixing": 0.3, "seed": 3}
+    return synthetic(**{**settings, **changes})
+
+
+def spec_for(graph: Graph, **changes: Any) -> ModelSpec:
+    fields: dict[str, Any] = {"kind": ModelKind.SAGE, "layers": 3, "hidden": 16, "dropout": 0.0} | changes
+    return ModelSpec(num_features=graph.num_features, num_classes=graph.num_classes, **fields)
+
+
+def schedule_for(parts: tuple[Part, ...], spec: ModelSpec, dtype: str, method: str = "vanilla") -> Schedule:
+    chosen = METHODS[method]
+    return check(chosen.make(from_parts(parts), spec, chosen.options(), ITEMSIZE[dtype]))
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    run: Run
+    schedule: Schedule
+    parts: tuple[Part, ...]
+    logits: Tensor  # in global order
+    weights: list[Tensor]  # per rank
+    grads: list[Tensor]
+
+
+def train(
+    graph: Graph, assignment: Assignment, spec: ModelSpec, directory: Path, *, dtype: str = "float64", **settings: Any
+) -> Trained:
+    parts = build_parts(graph, assignment)
+    schedule = schedule_for(parts, spec, dtype)
+    job = Job(
+        schedule=schedule, spec=spec, settings=Settings(num_epochs=EPOCHS, dtype=dtype, audit=True, seed=5, **settings)
+    )
+    run = execute(job, parts, keep=directory)
+    audits = [torch.load(directory / f"audit-{part.rank}.pt") for part in parts]
+    logits = torch.zeros(graph.num_nodes, graph.num_classes, dtype=getattr(torch, dtype))
+    for part, audit in zip(parts, audits, strict=True):
+        logits[torch.from_numpy(part.inner)] = audit["logits"]
+    return Trained(run, schedule, parts, logits, [a["weights"] for a in audits], [a["grads"] for a in audits])
+
+
+def reference_for(graph: Graph, spec: ModelSpec, dtype: str = "float64", lr: float = 0.01) -> Reference:
+    return train_reference(graph, spec, num_epochs=EPOCHS, lr=lr, seed=5, dtype=getattr(torch, dtype))
+
+
+def assert_equal_training(trained: Trained, expected: Reference, *, logits: float, grads: float) -> None:
+    """Losses and logits to one tolerance, gradients to another; weights identical on all ranks after every step."""
+    assert np.allclose(trained.run.losses, expected.losses, rtol=logits, atol=logits)
+    assert (trained.logits - expected.logits).abs().max() <= logits
+    for found in trained.grads:
+        assert (found - expected.grads).abs().max() <= grads
+    for step in zip(*trained.run.weight_hashes, strict=True):
+        assert len(set(step)) == 1
+    assert all(len(hashes) == EPOCHS for hashes in trained.run.weight_hashes)
+
+
+def random_parts(graph: Graph, num_parts: int) -> Assignment:
+    return assign(graph, num_parts, partitioner="random", seed=1)
+
+
+def metis_parts(graph: Graph, num_parts: int) -> Assignment:
+    return assign(graph, num_parts, partitioner="metis", seed=1)
+
+
+def hub_graph() -> Graph:
+    """Node 0 is joined to everybody, in both directions; the rest is a ring."""
+    n = 200
+    ring = np.arange(n)
+    src = np.concatenate([ring, np.zeros(n - 1, dtype=np.int64), ring[1:]])
+    dst = np.concatenate([(ring + 1) % n, ring[1:], np.zeros(n - 1, dtype=np.int64)])
+    base = small_graph(nodes=n)
+    return from_edges(
+        src,
+        dst,
+        n,
+        features=base.features,
+        labels=base.labels,
+        train_mask=base.train_mask,
+        val_mask=base.val_mask,
+        test_mask=base.test_mask,
+        num_classes=base.num_classes,
+    )
+
+
+def error_of(directory: Path, rank: int) -> str:
+    message: str = json.loads((directory / f"error-{rank}.json").read_text())["message"]
+    return message

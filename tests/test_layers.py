@@ -1,0 +1,99 @@
+"""The code is laid out as the design says: who may import whom, where torch and simpy may be, what is shipped."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from halocast.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+MAY_IMPORT = {
+    "base": set(),
+    "schedule": {"base"},
+    "graph": {"base"},
+    "models": {"base"},
+    "methods": {"base", "schedule", "graph", "models"},
+    "sim": {"base", "schedule", "models"},
+    "exec": {"base", "schedule", "graph", "models"},
+    "reports": {"base", "schedule"},
+    "plan": {"base", "schedule", "graph", "models", "methods", "sim", "reports"},
+    "cli": {"base", "schedule", "graph", "models", "methods", "sim", "exec", "reports", "plan"},
+}
+TORCH = {"exec", "models/modules.py", "models/aggregate.py", "cli/execution.py"}
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """(path from the root, package) of every module of the product."""
+    for package in MAY_IMPORT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), package
+
+
+def imports(path: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize(("path", "package"), list(sources()))
+def test_a_package_imports_only_what_its_layer_may(path: str, package: str) -> None:
+    for name in imports(path):
+        if name.startswith("halocast."):
+            other = name.split(".")[1]
+            assert other == package or other in MAY_IMPORT[package], f"{path} imports {name}"
+
+
+@pytest.mark.parametrize(("path", "package"), list(sources()))
+def test_torch_and_simpy_stay_where_they_belong(path: str, package: str) -> None:
+    roots = {name.split(".")[0] for name in imports(path)}
+    assert "torch" not in roots or package in TORCH or path in TORCH, f"{path} imports torch"
+    assert "simpy" not in roots or package == "sim", f"{path} imports simpy"
+
+
+@pytest.mark.parametrize("package", ["sim", "exec"])
+def test_no_interpreter_knows_a_methods_name(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        strings = [
+            node.value
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        assert not set(strings) & set(METHODS), path
+
+
+def test_predicting_imports_neither_torch_nor_dgl() -> None:
+    code = "import sys, halocast.plan.predict, halocast.cli.app; print({'torch', 'dgl'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_every_directory_with_code_or_data_is_packaged_and_typed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = set(project["tool"]["setuptools"]["packages"])
+    found = {
+        "halocast." + ".".join(path.parent.relative_to(ROOT).parts)
+        for package in MAY_IMPORT
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    assert listed == found
+    links = {path.name: path.resolve() for path in (ROOT / ".types" / "halocast").iterdir()}
+    assert links == {package: ROOT / package for package in MAY_IMPORT}
+    banned = set(project["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"])
+    assert banned == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize(("path", "package"), list(sources()))
+def test_files_and_functions_stay_short(path: str, package: str) -> None:
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 330, path
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name}"

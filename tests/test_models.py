@@ -1,0 +1,173 @@
+"""Both aggregation kernels agree, the modules compute what their formulas say, specs refuse nonsense."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from training import small_graph, spec_for
+
+from halocast.base.errors import InputError
+from halocast.graph import Graph
+from halocast.models import arithmetic
+from halocast.models.aggregate import kernels, neighbour_sum
+from halocast.models.arithmetic import PartSize
+from halocast.models.modules import (
+    Block,
+    SageLinear,
+    build_model,
+    hits,
+    make_block,
+    mean_neighbours,
+    normalised_neighbours,
+)
+from halocast.models.spec import ModelKind, ModelSpec
+
+BOTH = pytest.mark.skipif(kernels() != ("dgl", "torch"), reason="dgl is not importable here: one kernel only")
+
+
+@st.composite
+def csr(draw: st.DrawFn) -> tuple[Tensor, Tensor, int]:
+    num_rows, num_cols = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    rows = [sorted(draw(st.sets(st.integers(0, num_cols - 1), min_size=1))) for _ in range(num_rows)]
+    indptr = np.cumsum([0, *map(len, rows)])
+    return torch.from_numpy(indptr), torch.tensor([c for row in rows for c in row]), num_cols
+
+
+def dense(indptr: Tensor, indices: Tensor, num_cols: int) -> Tensor:
+    matrix = torch.zeros(len(indptr) - 1, num_cols, dtype=torch.float64)
+    for row in range(len(indptr) - 1):
+        matrix[row, indices[indptr[row] : indptr[row + 1]]] = 1
+    return matrix
+
+
+@pytest.mark.parametrize("kernel", kernels())
+@given(matrix=csr(), width=st.integers(1, 5))
+def test_a_kernel_and_its_gradient_are_the_dense_product(
+    kernel: str, matrix: tuple[Tensor, Tensor, int], width: int
+) -> None:
+    a, rows = dense(*matrix), torch.randn(matrix[2], width, dtype=torch.float64, requires_grad=True)
+    result = neighbour_sum(*matrix, kernel=kernel)(rows)
+    weight = torch.randn_like(result)
+    (grad,) = torch.autograd.grad((result * weight).sum(), rows)
+    assert torch.allclose(result, a @ rows, atol=1e-12)
+    assert torch.allclose(grad, a.T @ weight, atol=1e-12)
+
+
+@BOTH
+def test_dgl_and_torch_kernels_agree_in_float32() -> None:
+    graph = small_graph(nodes=2000, degree=30, skew=2.0)
+    indptr, indices = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices)
+    rows = torch.randn(2000, 32)
+    results = []
+    for kernel in kernels():
+        leaf = rows.clone().requires_grad_()
+        out = neighbour_sum(indptr, indices, 2000, kernel=kernel)(leaf) / graph_degree(graph)
+        (grad,) = torch.autograd.grad(out.square().sum(), leaf)
+        results.append((out.detach(), grad))
+    assert (results[0][0] - results[1][0]).abs().max() <= 1e-6
+    assert (results[0][1] - results[1][1]).abs().max() <= 1e-5
+
+
+def graph_degree(graph: Graph) -> Tensor:
+    return torch.from_numpy(graph.in_degree).float().reshape(-1, 1)
+
+
+def test_an_unknown_kernel_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown aggregation kernel 'cusparse'"):
+        neighbour_sum(torch.tensor([0, 1]), torch.tensor([0]), 1, kernel="cusparse")
+
+
+def block_of(graph: Graph) -> tuple[Block, Tensor]:
+    """The block of a whole graph and its dense adjacency."""
+    indptr, indices = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices)
+    degrees = [torch.from_numpy(d).double() for d in (graph.in_degree, graph.out_degree)]
+    return make_block(neighbour_sum(indptr, indices, graph.num_nodes), *degrees), dense(
+        indptr, indices, graph.num_nodes
+    )
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_mean_and_symmetric_normalisation_are_their_formulas(directed: bool) -> None:
+    graph = small_graph(nodes=60, directed=directed)
+    block, a = block_of(graph)
+    rows = torch.randn(60, 5, dtype=torch.float64)
+    assert torch.allclose(mean_neighbours(block, rows), (a / a.sum(1, keepdim=True)) @ rows)
+    both = a / a.sum(1, keepdim=True).sqrt() / a.sum(0, keepdim=True).sqrt()
+    assert torch.allclose(normalised_neighbours(block, rows), both @ rows)
+
+
+def test_a_sage_layer_is_own_plus_mean_of_neighbours() -> None:
+    graph = small_graph(nodes=60)
+    block, a = block_of(graph)
+    model = build_model(spec_for(graph, layers=1), seed=1, dtype=torch.float64)
+    rows = torch.from_numpy(graph.features).double()
+    layer = model.linears[0]
+    assert isinstance(layer, SageLinear)
+    own, other = layer.own, layer.neighbours
+    expected = rows @ own.weight.T + own.bias + (a / a.sum(1, keepdim=True)) @ rows @ other.weight.T + other.bias
+    assert torch.allclose(model.layer(0, rows, block), expected)
+
+
+def test_the_same_seed_gives_the_same_weights_and_disturbs_nobodys_random_state() -> None:
+    spec = spec_for(small_graph(nodes=60))
+    torch.manual_seed(7)
+    first = build_model(spec, seed=1)
+    drawn = torch.rand(1)
+    torch.manual_seed(7)
+    assert drawn == torch.rand(1)
+    again = build_model(spec, seed=1)
+    assert all(torch.equal(x, y) for x, y in zip(first.parameters(), again.parameters(), strict=True))
+
+
+def test_scores_are_accuracy_or_micro_f1() -> None:
+    assert hits(torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1])) == (2.0, 3.0)
+    logits, labels = torch.tensor([[1.0, -1.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert hits(logits, labels) == (4.0, 5.0)  # 2 true positives; 3 predicted, 2 actual
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 0}, "layers = 0"),
+        ({"hidden": 0}, "hidden = 0"),
+        ({"num_linear": 3}, "num_linear = 3"),
+        ({"dropout": 1.0}, "dropout = 1.0"),
+        ({"num_classes": 0}, "0 classes"),
+    ],
+)
+def test_a_spec_refuses_nonsense(changes: dict[str, Any], message: str) -> None:
+    fields: dict[str, Any] = {
+        "kind": ModelKind.SAGE,
+        "layers": 3,
+        "hidden": 8,
+        "num_features": 4,
+        "num_classes": 2,
+    } | changes
+    with pytest.raises(InputError, match=message):
+        ModelSpec(**fields)
+
+
+def test_the_arithmetic_of_a_sage_layer_by_hand() -> None:
+    spec = ModelSpec(kind=ModelKind.SAGE, layers=2, hidden=8, num_features=4, num_classes=2, dropout=0.0)
+    size = PartSize(num_inner=10, num_halo=5, num_edges=60)
+    kernels_of_layer = arithmetic.forward(spec, 1, size)
+    assert kernels_of_layer == (
+        ("elementwise", (15 * 8, 2)),
+        ("spmm", (10, 15, 60, 8)),
+        ("elementwise", (10 * 8, 2)),
+        ("gemm", (10, 8, 2)),
+        ("gemm", (10, 8, 2)),
+    )
+    assert sum(arithmetic.flops(*kernel) for kernel in kernels_of_layer) == 120 + 960 + 80 + 2 * 320
+    assert arithmetic.bytes_moved("spmm", (10, 15, 60, 8), 4) == 4 * (60 * 8 + 10 * 8) + 4 * 60 + 8 * 10
+
+
+def test_backward_of_layer_0_needs_no_gradient_of_the_features() -> None:
+    spec = ModelSpec(kind=ModelKind.GCN, layers=2, hidden=8, num_features=4, num_classes=2)
+    size = PartSize(num_inner=10, num_halo=5, num_edges=60)
+    assert "spmm" not in [kind for kind, _ in arithmetic.backward(spec, 0, size)]
+    assert "spmm" in [kind for kind, _ in arithmetic.backward(spec, 1, size)]

@@ -1,0 +1,177 @@
+"""The meaning of the numbers: an epoch's parts on timelines drawn by hand, tables and reports made from them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedules import legal_schedules, two_rank_exchange
+
+from halocast.base.errors import InputError
+from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
+from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
+from halocast.reports.report import verdict, write_report
+from halocast.reports.summary import summarise
+from halocast.reports.table import csv_table, markdown_table, seconds, size, text_table
+from halocast.schedule.ir import Kind, Lane, Schedule
+from halocast.schedule.trace import Span, Trace
+from halocast.sim.cluster import load_cluster
+from halocast.sim.engine import simulate
+
+POINTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
+
+
+def as_set(intervals: Intervals) -> set[int]:
+    return {t for start, end in intervals for t in range(int(start), int(end))}
+
+
+@given(POINTS, POINTS)
+def test_interval_algebra_is_set_algebra(a: Intervals, b: Intervals) -> None:
+    left, right = merge(a), merge(b)
+    assert as_set(left) == as_set(a)
+    assert as_set(intersect(left, right)) == as_set(a) & as_set(b)
+    assert as_set(subtract(left, right)) == as_set(a) - as_set(b)
+    assert length(left) == len(as_set(a))
+
+
+def span(rank: int, name: str, start: float, end: float, epoch: int = 0) -> Span:
+    lane, kind = (Lane.HALO, Kind.EXCHANGE) if name == "swap" else (Lane.COMPUTE, Kind.COMPUTE)
+    return Span(
+        rank=rank, lane=lane, op=name, kind=kind, epoch=epoch, start_s=start, end_s=end, num_bytes=12 * (name == "swap")
+    )
+
+
+def test_an_epoch_by_hand() -> None:
+    """Rank 0 makes until 2 and waits for rank 1, which starts to send at 5; bytes move from 5 to 6."""
+    spans = (
+        span(0, "make", 0, 2),
+        span(0, "swap", 2, 6),
+        span(0, "use", 6, 9),
+        span(1, "make", 0, 5),
+        span(1, "swap", 5, 6),
+        span(1, "use", 6.5, 9),
+    )
+    metrics = measure(Trace(source="t", num_ranks=2, num_epochs=1, spans=spans), two_rank_exchange(), 0)
+    first, second = metrics.ranks
+    assert (first.compute_s, first.wait_s, first.exposed_comm_s, first.bubble_s) == (5, 3, 1, 0)
+    assert (second.compute_s, second.wait_s, second.exposed_comm_s, second.bubble_s) == (7.5, 0, 1, 0.5)
+    assert metrics.epoch_s == 9
+    assert metrics.bytes_per_epoch_by_op == {"swap": 24}
+
+
+def test_communication_behind_compute_is_hidden() -> None:
+    spans = (
+        span(0, "make", 0, 4),
+        span(0, "swap", 1, 5),
+        span(0, "use", 6, 7),
+        span(1, "swap", 1, 5),
+        span(1, "make", 0, 7),
+    )
+    (rank, _) = measure(Trace(source="t", num_ranks=2, num_epochs=1, spans=spans), two_rank_exchange(), 0).ranks
+    assert (rank.hidden_comm_s, rank.exposed_comm_s, rank.bubble_s) == (3, 1, 1)
+
+
+def test_warm_up_epochs_are_dropped() -> None:
+    spans = tuple(span(r, "make", 10 * e, 10 * e + 8 - 3 * (e > 0), e) for r in (0, 1) for e in (0, 1, 2))
+    metrics = measure(Trace(source="t", num_ranks=2, num_epochs=3, spans=spans), two_rank_exchange(), 1)
+    assert (metrics.ranks[0].epoch_s, metrics.ranks[0].compute_s) == ((25 - 8) / 2, 5)
+
+
+@given(legal_schedules())
+def test_the_parts_of_an_epoch_add_up_to_it(schedule: Schedule) -> None:
+    warmup, epochs = steady_epochs(schedule)
+    trace = simulate(schedule, load_cluster("cpu-local"), epochs)
+    for rank in measure(trace, schedule, warmup).ranks:
+        total = sum(getattr(rank, part) for part in PARTS)
+        assert total == pytest.approx(rank.epoch_s, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(1, 0), (3, 1), (9, 3), (100, 3)])
+def test_a_real_run_drops_a_few_epochs_but_never_all(epochs: int, warmup: int) -> None:
+    assert default_warmup(epochs) == warmup
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    schedule = two_rank_exchange()
+    trace = simulate(schedule, load_cluster("cpu-local"), 3)
+    made = summarise(trace, schedule, 1, [100, 200])
+    extra = {"cluster": "c", "constants": "spec sheet", "sizes": "partition", "device_memory_bytes": 300, "fits": True}
+    return made | extra | changes
+
+
+def test_a_summary_has_every_promised_key() -> None:
+    made = summary()
+    promised = {
+        "method",
+        "epoch_s",
+        "compute_s",
+        "exposed_comm_s",
+        "hidden_comm_s",
+        "reduce_s",
+        "wait_s",
+        "bubble_s",
+        "bytes_total",
+        "bytes_per_epoch_by_op",
+        "peak_memory_bytes",
+        "staleness",
+        "epochs",
+        "warmup_epochs",
+        "compute_s_max",
+    }
+    assert promised <= set(made)
+    assert made["bytes_total"] == 24
+    json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0, "0"), (1.5, "1.5 s"), (0.0123, "12.3 ms"), (4.2e-6, "4.2 µs"), (120.0, "120 s")]
+)
+def test_seconds_are_readable(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+def test_sizes_are_readable() -> None:
+    assert [size(n) for n in (12, 1500, 2_500_000, 3e9)] == ["12 B", "1.5 kB", "2.5 MB", "3 GB"]
+
+
+def test_tables_have_a_row_per_summary() -> None:
+    rows = [summary(method="a|b"), summary(method="c")]
+    assert len(text_table(rows).splitlines()) == 4
+    assert "a\\|b" in markdown_table(rows)
+    assert csv_table(rows).splitlines()[1].startswith("a|b,")
+
+
+def test_the_verdict_names_the_fastest_that_fits() -> None:
+    fast = summary(method="fast", epoch_s=1.0, exposed_comm_s=0.5, source="simulated", fits=False)
+    slow = summary(method="slow", epoch_s=2.0, exposed_comm_s=0.5, source="simulated")
+    assert "**slow**" in verdict([fast, slow])
+    assert "25%" in verdict([fast, slow])
+    assert verdict([fast]) == "No method fits in the memory of the devices."
+
+
+def test_a_report_appears_whole_and_replaces_only_a_report(tmp_path: Path) -> None:
+    trace = Trace(source="simulated", num_ranks=2, num_epochs=3, spans=())
+    for _ in range(2):
+        write_report(tmp_path / "out", [summary(method="m", source="simulated")], [trace], "[graph]\n")
+    names = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert names == [
+        "epoch.svg",
+        "report.md",
+        "results.csv",
+        "results.json",
+        "scenario.toml",
+        "trace-m-simulated-c.parquet",
+    ]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="is not a report of ours"):
+        write_report(tmp_path / "mine", [summary()], [trace], "")
+    assert (tmp_path / "mine" / "thesis.tex").exists()
+
+
+def test_a_report_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        write_report(tmp_path / "out", [summary()], [], "")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,61 @@
+"""How old every value that is read is: 0 for vanilla's waits, the lag of a pipeline, a range for a cadence."""
+
+import pytest
+from schedules import op, two_rank_exchange
+
+from halocast.schedule.check import check, staleness
+from halocast.schedule.ir import SHARED, Buffer, Kind, Lane, Schedule, Work
+
+
+def ages(schedule: Schedule, name: str) -> set[int]:
+    return {age for read in staleness(check(schedule)) if read.op == name for age in read.ages}
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+def test_a_halo_read_is_as_old_as_its_lag(lag: int) -> None:
+    assert ages(two_rank_exchange(lag=lag), "use") == {lag}
+
+
+@pytest.mark.parametrize("every", [1, 2, 5])
+def test_an_exchange_every_n_epochs_gives_ages_up_to_n_minus_1(every: int) -> None:
+    assert ages(two_rank_exchange(every=every), "use") == set(range(every))
+
+
+def stored(every: int) -> Schedule:
+    """Each rank pulls when r mod N = 0 and pushes when (r - 1) mod N = 0, through a shared table."""
+    ops, buffers = [], [Buffer(name="table", rank=SHARED, num_bytes=8, persistent=True)]
+    for rank in (0, 1):
+        ops += [
+            op(
+                "pull",
+                rank,
+                Lane.STORE,
+                Kind.PULL,
+                work=Work(num_bytes=4),
+                reads=("table",),
+                writes=("halo",),
+                after=(("push", 1),),
+                every=every,
+            ),
+            op("forward", rank, reads=("halo",), writes=("rows",), after=(("pull", 0),)),
+            op(
+                "push",
+                rank,
+                Lane.STORE,
+                Kind.PUSH,
+                work=Work(num_bytes=4),
+                reads=("rows",),
+                writes=("table",),
+                after=(("forward", 0),),
+                every=every,
+                offset=1 % every,
+            ),
+        ]
+        buffers += [Buffer(name=name, rank=rank, num_bytes=4) for name in ("halo", "rows")]
+    return Schedule(num_ranks=2, ops=tuple(ops), buffers=tuple(buffers))
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 10])
+def test_pulled_rows_are_n_minus_1_to_2n_minus_2_epochs_old(every: int) -> None:
+    expected = {1} if every == 1 else set(range(every - 1, 2 * every - 1))
+    assert ages(stored(every), "forward") == expected
