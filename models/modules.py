@@ -109,7 +109,18 @@ class Gnn(nn.Module):
         return F.relu(self.norms[index](out)) if index < self.spec.layers - 1 else out
 
     def _drop(self, rows: Tensor) -> Tensor:
-        return F.dropout(rows, self.spec.dropout, self.training) if self.spec.dropout else rows
+        return drop(rows, self.spec.dropout) if self.spec.dropout and self.training else rows
+
+
+def drop(rows: Tensor, rate: float) -> Tensor:
+    """Dropout. On the CPU four 16-bit numbers are cut from every draw: torch's own draws one per element, and is a
+    quarter of an epoch. The rate is rounded to 1/65536 and the scale follows the rounded one, so means stay exact."""
+    if rows.device.type != "cpu":
+        return F.dropout(rows, rate)
+    kept = round((1 - rate) * 2**16)
+    draws = torch.empty(-(-rows.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    keep = draws.view(torch.int16)[: rows.numel()] < kept - 2**15
+    return rows * keep.view(rows.shape).to(rows.dtype).mul_(2**16 / kept)
 
 
 def build_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Gnn:

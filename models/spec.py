@@ -43,7 +43,7 @@ class ModelSpec:
             0 <= self.num_linear < self.layers,
             f"num_linear = {self.num_linear}: needs 0 <= num_linear < layers = {self.layers}",
         )
-        require(0.0 <= self.dropout < 1.0, f"dropout = {self.dropout}: needs 0 <= dropout < 1")
+        require(0.0 <= self.dropout <= 0.99, f"dropout = {self.dropout}: needs 0 <= dropout <= 0.99")
         require(self.num_features >= 1, f"{self.num_features} features: a model needs at least one")
         require(self.num_classes >= 1, f"{self.num_classes} classes: a model needs at least one")
 

@@ -19,6 +19,7 @@ from halocast.models.modules import (
     Block,
     SageLinear,
     build_model,
+    drop,
     hits,
     make_block,
     mean_neighbours,
@@ -123,6 +124,21 @@ def test_the_same_seed_gives_the_same_weights_and_disturbs_nobodys_random_state(
     assert all(torch.equal(x, y) for x, y in zip(first.parameters(), again.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_dropout_keeps_the_stated_share_and_the_mean_and_passes_its_mask_to_the_gradient(rate: float) -> None:
+    torch.manual_seed(0)
+    rows = torch.ones(1000, 401, requires_grad=True)  # an odd number of elements
+    out = drop(rows, rate)
+    share = float((out > 0).double().mean())
+    sigma = (rate * (1 - rate) / rows.numel()) ** 0.5
+    assert abs(share - (1 - rate)) < 4 * sigma + 2**-16
+    assert float(out.detach().max()) == pytest.approx(1 / (1 - rate), rel=1e-4)
+    lanes = (out.detach().reshape(-1)[:400_000].reshape(-1, 4) > 0).double().mean(0)
+    assert (lanes - (1 - rate)).abs().max() < 4 * 2 * sigma + 2**-16
+    (grad,) = torch.autograd.grad(out.sum(), rows)
+    assert torch.equal(grad, out.detach())
+
+
 def test_scores_are_accuracy_or_micro_f1() -> None:
     assert hits(torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1])) == (2.0, 3.0)
     logits, labels = torch.tensor([[1.0, -1.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -135,7 +151,7 @@ def test_scores_are_accuracy_or_micro_f1() -> None:
         ({"layers": 0}, "layers = 0"),
         ({"hidden": 0}, "hidden = 0"),
         ({"num_linear": 3}, "num_linear = 3"),
-        ({"dropout": 1.0}, "dropout = 1.0"),
+        ({"dropout": 1.0}, "dropout = 1.0: needs 0 <= dropout <= 0.99"),
         ({"num_classes": 0}, "0 classes"),
     ],
 )
