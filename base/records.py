@@ -5,6 +5,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -58,11 +59,19 @@ def convert(hint: Any, value: Any, where: str) -> Any:
         return record(hint, value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _convert_enum(hint, value, where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return _finite(float(value), where)
+    if hint is int and isinstance(value, int) and abs(value) >= 2**63:
+        raise InputError(f"{where}: {value} is too large")
     if hint is Any or (isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)):
         return value
     raise InputError(f"{where}: expected {_NAMES.get(hint, hint)}, got {value!r}")
+
+
+def _finite(value: float, where: str) -> float:
+    if not isfinite(value):
+        raise InputError(f"{where}: expected a finite number, got {value}")
+    return value
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}

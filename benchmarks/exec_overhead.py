@@ -48,8 +48,8 @@ def hand_written_seconds(graph: Graph, spec: ModelSpec, num_epochs: int) -> list
     import dgl
 
     torch.set_num_threads(1)
-    no_ids = torch.empty(0, dtype=torch.int32)
-    csc = (torch.from_numpy(graph.indptr).int(), torch.from_numpy(graph.indices), no_ids)
+    ids = torch.arange(graph.num_edges, dtype=torch.int32)
+    csc = (torch.from_numpy(graph.indptr).int(), torch.from_numpy(graph.indices), ids)
     block = dgl.graph(("csc", csc), num_nodes=graph.num_nodes)
     model = HandWritten(spec.widths)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -1,5 +1,6 @@
 """The command line; the only place that prints and picks exit codes."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -9,14 +10,15 @@ USAGE, FAILED, INTERRUPTED = 2, 1, 130
 
 
 def main() -> None:
-    raise SystemExit(run(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up as after Ctrl-C
+    raise SystemExit(run(sys.argv[1:] or ["--help"]))
 
 
 def run(args: Sequence[str]) -> int:
     """Run a command line; a user's mistake is one line on stderr, a bug of ours keeps its traceback."""
-    from halocast.cli.app import app  # after the module, so that `--help` of a broken install still says what is broken
-
     try:
+        from halocast.cli.app import app  # here, so that an interrupt of slow imports is an interrupt like any other
+
         result = app(list(args), standalone_mode=False, prog_name="halocast")
     except InputError as error:
         return _fail(str(error), USAGE)
@@ -25,6 +27,8 @@ def run(args: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has gone; nothing is left to say
         return FAILED
+    except MemoryError as error:
+        return _fail(f"not enough memory: {error}", FAILED)
     except OSError as error:
         return _fail(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), FAILED)
     except KeyboardInterrupt:

@@ -1,6 +1,8 @@
 """The commands."""
 
 from dataclasses import replace
+from importlib import metadata
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -9,27 +11,34 @@ import typer
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
-from halocast.cli.output import print_json, status
+from halocast.cli.output import note, print_json, status
 from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
 from halocast.plan.workload import Workload, prepare
-from halocast.reports.report import write_report
+from halocast.reports.report import require_report_place, write_report
 from halocast.reports.table import size, text_table
-from halocast.schedule.trace import Trace, save_trace
+from halocast.schedule.trace import Trace, require_trace_name, save_trace
 from halocast.sim.cluster import load_cluster
 
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Compare and plan distributed full-graph GNN training: one schedule, simulated and executed.",
 )
+
+
+@app.callback(invoke_without_command=True)
+def top(version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False) -> None:
+    """Compare and plan distributed full-graph GNN training: one schedule, simulated and executed."""
+    if version:
+        print(metadata.version("halocast"))
+        raise typer.Exit
+
 
 ScenarioFile = Annotated[str | None, typer.Argument(help="Scenario file (TOML) or the name of an embedded one [demo].")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set graph.dataset=cora; repeatable.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 TraceFile = Annotated[Path | None, typer.Option("--trace", help="Also write the trace (.parquet or .jsonl).")]
 
 
@@ -43,6 +52,7 @@ def simulate(
 ) -> None:
     """Predict a scenario on its cluster."""
     _at_least_1("--epochs", epochs)
+    _require_trace(trace)
     chosen = load_scenario(scenario, overrides or ())
     with status() as say:
         prediction = predict(chosen, num_epochs=epochs, say=say)
@@ -52,11 +62,18 @@ def simulate(
         print_json(prediction.summary)
         return
     print(text_table([prediction.summary]))
-    print(f"\nsizes: {prediction.workload.halo.source}; constants: spec sheet; {_memory_verdict(prediction)}")
+    print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
+    print(f"constants, not calibrated: {prediction.summary['constants']}")
 
 
 def _at_least_1(option: str, value: int | None) -> None:
     require(value is None or value >= 1, f"{option} {value}: needs to be at least 1")
+
+
+def _require_trace(path: Path | None) -> None:
+    """Before hours of work, not after."""
+    if path is not None:
+        require_trace_name(path)
 
 
 def _memory_verdict(prediction: Prediction) -> str:
@@ -81,7 +98,9 @@ def run(
     from halocast.cli.execution import num_ranks, prepare_job, run_workload  # torch: seconds that only this needs
 
     _at_least_1("--ranks", ranks)
+    _require_trace(trace)
     chosen = load_scenario(scenario, overrides or ())
+    scenario_cluster(chosen)  # a run does not need it, but a misspelt one is a mistake all the same
     with status() as say:
         workload = prepare(chosen, num_ranks(chosen, ranks), data=True, say=say)
     if prepare_only is not None:
@@ -94,6 +113,8 @@ def run(
         print_json(summary)
         return
     print(text_table([summary]))
+    if not isfinite(done.losses[-1]):
+        note(f"warning: the loss is {done.losses[-1]} after {len(done.losses)} epochs; a smaller run.lr may help")
     scores = ", ".join(f"{name} {value:.4f}" for name, value in summary["final_accuracy"].items())
     print(f"\nloss {done.losses[0]:.4f} -> {done.losses[-1]:.4f} in {len(done.losses)} epochs; accuracy: {scores}")
 
@@ -108,12 +129,13 @@ def compare(
     execute: Annotated[bool, typer.Option("--execute", help="Also run every method for real on this machine.")] = False,
 ) -> None:
     """All methods on one scenario: a table, and a report directory."""
+    require_report_place(out)
     chosen = load_scenario(scenario, overrides or ())
     results = []
     for name in _method_names(methods):
         results += _compare_one(_with_method(chosen, name), execute)
     summaries, traces = [summary for summary, _ in results], [trace for _, trace in results]
-    write_report(out, summaries, traces, format_scenario(chosen))
+    write_report(out, summaries, traces, format_scenario(chosen), executed=execute)
     if json:
         print_json(summaries)
         return
@@ -153,7 +175,7 @@ def _execute_here(workload: Workload) -> list[tuple[dict[str, object], Trace]]:
     ranks = workload.schedule.num_ranks
     here = predict_on(workload, load_cluster("cpu-local", gpus=ranks))
     done, summary = run_workload(workload)
-    return [(here.summary, here.trace), (summary, done.trace)]
+    return [(here.summary | {"predicts": summary["cluster"]}, here.trace), (summary, done.trace)]
 
 
 @app.command("list")
@@ -172,11 +194,13 @@ def list_things(
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(help="cluster, device, dataset, scenario, schedule, staleness or memory.")],
-    name: Annotated[str | None, typer.Argument(help="Which one; for the last four a scenario file [demo].")] = None,
+    what: Annotated[str, typer.Argument(help="cluster, device, dataset, job, scenario, schedule, staleness, memory.")],
+    name: Annotated[
+        str | None, typer.Argument(help="Which one: a name, a job's directory, or a scenario file [demo].")
+    ] = None,
     overrides: Set = None,
 ) -> None:
     """One thing in full: a description, or what a scenario turns into."""
-    if what in ("cluster", "device", "dataset") and name is None:
+    if what in ("cluster", "device", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
     print(show_thing(what, name, overrides or []))

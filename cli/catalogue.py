@@ -15,7 +15,7 @@ from halocast.plan.predict import scenario_cluster
 from halocast.plan.scenario import format_scenario, load_scenario
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.summary import staleness_table
-from halocast.reports.table import size
+from halocast.reports.table import size, text_table
 from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule
 from halocast.sim.cluster import list_clusters, list_devices, load_cluster, load_device
@@ -44,13 +44,18 @@ def list_names(what: str) -> dict[str, list[str]]:
 
 
 def show_thing(what: str, name: str | None, overrides: list[str]) -> str:
+    if what == "job":
+        from halocast.cli.execution import summarise_job  # reads what a run under torchrun left behind
+
+        assert name is not None
+        return text_table([summarise_job(Path(name))])
     if what in _CATALOGUE:
         assert name is not None
         return describe(_CATALOGUE[what](name))
     if what == "scenario":
         return format_scenario(load_scenario(name, overrides)).rstrip()
     if what not in _WORKLOAD:
-        raise unknown("thing to show", what, [*_CATALOGUE, "scenario", *_WORKLOAD])
+        raise unknown("thing to show", what, [*_CATALOGUE, "job", "scenario", *_WORKLOAD])
     scenario = load_scenario(name, overrides)
     return _WORKLOAD[what](prepare(scenario, scenario_cluster(scenario).num_ranks))
 

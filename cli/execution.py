@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+from halocast.base.errors import InputError
+from halocast.base.files import whole_directory
 from halocast.cli.output import epoch_bar, note
-from halocast.exec.job import Job, Settings, write_job
-from halocast.exec.launch import Run, execute
+from halocast.exec.job import Job, Settings, read_job, write_job
+from halocast.exec.launch import Run, execute, gather
 from halocast.graph.parts import iter_parts
 from halocast.plan.scenario import Scenario
 from halocast.plan.workload import Workload
@@ -47,10 +49,14 @@ def prepare_job(workload: Workload, directory: Path) -> None:
     """Write the job for torchrun and say how to start it."""
     assert workload.graph is not None
     assert workload.assignment is not None
-    write_job(directory, make_job(workload), iter_parts(workload.graph, workload.assignment))
+    if directory.exists():
+        raise InputError(f"{directory}: exists; a job needs a directory of its own")
+    with whole_directory(directory) as temporary:
+        write_job(temporary, make_job(workload), iter_parts(workload.graph, workload.assignment))
     ranks = workload.schedule.num_ranks
     note(f"job of {ranks} ranks in {directory}; start it with:")
     print(f"torchrun --nproc-per-node {ranks} -m halocast.exec.worker {directory}")
+    note(f"then: halocast show job {directory}")
 
 
 def run_workload(workload: Workload, *, port: int = 0, keep: Path | None = None) -> tuple[Run, dict[str, Any]]:
@@ -61,6 +67,14 @@ def run_workload(workload: Workload, *, port: int = 0, keep: Path | None = None)
     with epoch_bar(job.settings.num_epochs, f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks") as bar:
         run = execute(job, iter_parts(workload.graph, workload.assignment), port=port, keep=keep, on_progress=bar)
     return run, summarise_run(run, job)
+
+
+def summarise_job(directory: Path) -> dict[str, Any]:
+    """The summary of a job that has been run, by torchrun or otherwise."""
+    job = read_job(directory)
+    if not (directory / f"result-{job.schedule.num_ranks - 1}.json").exists():
+        raise InputError(f"{directory}: the job has no results yet")
+    return summarise_run(gather(directory, job), job)
 
 
 def summarise_run(run: Run, job: Job) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from halocast.base.errors import RunError
-from halocast.schedule.ir import Op, Schedule, ring_bytes
+from halocast.schedule.ir import Lane, Op, Schedule, ring_bytes
 
 TAGS = 2**30  # gloo's tags are 32-bit; wrapping is harmless because only neighbouring epochs are ever in flight
 ONCE = 0  # the tag of one-off gathers, which no channel uses
@@ -34,6 +34,10 @@ class Link:
     timeout_s: float
     backend: str
     device: torch.device
+    groups: dict[Lane, Any] = field(default_factory=dict)  # a lane's own process group: lanes have no common order
+
+    def group(self, lane: Lane) -> Any:
+        return self.groups.get(lane)
 
     def wait(self, work: Any, what: str, peer: str) -> None:
         try:
@@ -61,7 +65,7 @@ class Channel:
     ring: list[Tensor]
     last_epoch: int
     is_free: Callable[[int, bool], bool]  # (instance whose slot is wanted, may wait)
-    _posted: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+    _posted: dict[int, list[tuple[str, Any]]] = field(default_factory=dict)
 
     def read(self, instance: int) -> Tensor:
         """Rows of an instance; before the first one, the initial zeros."""
@@ -72,16 +76,17 @@ class Channel:
         sends = self._start(epoch, packed)
         name = f"{self.op.name} of epoch {epoch}"
         for peer, work in [*self._posted.pop(epoch, []), *sends]:
-            self.link.wait(work, name, f"rank {peer}")
+            self.link.wait(work, name, peer)
         return packed.numel() * packed.element_size()
 
-    def _start(self, epoch: int, packed: Tensor) -> list[tuple[int, Any]]:
+    def _start(self, epoch: int, packed: Tensor) -> list[tuple[str, Any]]:
         if self.link.backend == "nccl":
             self.is_free(epoch, True)
             return self._grouped(epoch, packed)
         self.post(epoch, wait=True)
         sends = [
-            (peer, dist.isend(rows, peer, tag=self._tag(epoch))) for peer, rows in _segments(packed, self.send_rows)
+            (f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
+            for peer, rows in _segments(packed, self.send_rows)
         ]
         self.post(epoch + self.op.every, wait=False)
         return sends
@@ -91,14 +96,18 @@ class Channel:
         if epoch in self._posted or epoch > self.last_epoch or not self.is_free(epoch, wait):
             return
         slot = self.ring[self._slot(epoch)]
-        works = [(peer, dist.irecv(rows, peer, tag=self._tag(epoch))) for peer, rows in _segments(slot, self.recv_rows)]
+        works = [
+            (f"rank {peer}", dist.irecv(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
+            for peer, rows in _segments(slot, self.recv_rows)
+        ]
         self._posted[epoch] = works
 
-    def _grouped(self, epoch: int, packed: Tensor) -> list[tuple[int, Any]]:
+    def _grouped(self, epoch: int, packed: Tensor) -> list[tuple[str, Any]]:
         slot = self.ring[self._slot(epoch)]
-        ops = [dist.P2POp(dist.isend, rows, peer) for peer, rows in _segments(packed, self.send_rows)]
-        ops += [dist.P2POp(dist.irecv, rows, peer) for peer, rows in _segments(slot, self.recv_rows)]
-        return [(-1, work) for work in dist.batch_isend_irecv(ops)] if ops else []
+        group = self.link.group(self.op.lane)
+        ops = [dist.P2POp(dist.isend, rows, peer, group) for peer, rows in _segments(packed, self.send_rows)]
+        ops += [dist.P2POp(dist.irecv, rows, peer, group) for peer, rows in _segments(slot, self.recv_rows)]
+        return [("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
 
     def _slot(self, epoch: int) -> int:
         return (epoch // self.op.every) % len(self.ring)
@@ -128,12 +137,19 @@ def gather_once(link: Link, packed: Tensor, send_rows: list[int], recv_rows: lis
     return received
 
 
-def all_reduce(link: Link, values: Tensor, what: str) -> int:
+def all_reduce(link: Link, values: Tensor, what: str, group: Any = None) -> int:
     """Sum over all ranks, in place; returns the bytes a ring sends per rank."""
-    link.wait(dist.all_reduce(values, async_op=True), what, "another rank")
+    link.wait(dist.all_reduce(values, group=group, async_op=True), what, "another rank")
     return ring_bytes(values.numel() * values.element_size(), dist.get_world_size())
 
 
-def barrier(link: Link, what: str) -> int:
-    all_reduce(link, torch.zeros(1, device=link.device), what)
+def smallest(link: Link, value: float, what: str) -> float:
+    """The smallest of all ranks' values."""
+    values = torch.tensor([value], dtype=torch.float64, device=link.device)
+    link.wait(dist.all_reduce(values, op=dist.ReduceOp.MIN, async_op=True), what, "another rank")
+    return float(values)
+
+
+def barrier(link: Link, what: str, group: Any = None) -> int:
+    all_reduce(link, torch.zeros(1, device=link.device), what, group)
     return 0

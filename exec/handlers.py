@@ -10,7 +10,7 @@ from halocast.base.errors import InputError
 from halocast.exec.comm import all_reduce, barrier
 from halocast.exec.state import Epoch, RankState
 from halocast.models.modules import summed_loss
-from halocast.schedule.ir import Kind, Op, Rows, Schedule
+from halocast.schedule.ir import COLLECTIVE, Kind, Op, Rows, Schedule
 
 Handler = Callable[[RankState, Op, int], int]
 
@@ -26,6 +26,10 @@ def require_handlers(schedule: Schedule) -> None:
         table, key = (VERBS, op.verb) if op.kind is Kind.COMPUTE else (KINDS, op.kind)
         if key not in table:
             raise InputError(f"op {op.label}: the executor has no handler for {key!r} (has: {', '.join(table)})")
+        if op.kind is Kind.EXCHANGE and (len(op.reads) != 1 or not op.writes):
+            raise InputError(f"op {op.label}: the executor exchanges one buffer into another, not {op.reads}")
+        if op.kind in COLLECTIVE and len(schedule.group(op)) != schedule.num_ranks:
+            raise InputError(f"op {op.label}: the executor's collectives need all ranks, not {schedule.group(op)}")
 
 
 def forward(state: RankState, op: Op, epoch: int) -> int:
@@ -36,7 +40,7 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     rows.requires_grad_(layer > 0)
     out = state.model.layer(layer, rows, state.block, state.aggregated if layer == 0 else None)
     state.saved[layer] = rows, out
-    state.write(op, Rows.INNER, out.detach())
+    state.write(op, Rows.INNER, out.detach(), epoch)
     return 0
 
 
@@ -44,7 +48,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     """The local share of the mean loss over all train nodes, and its gradient."""
     logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
-    state.write(op, Rows.INNER, torch.autograd.grad(share, logits)[0])
+    state.write(op, Rows.INNER, torch.autograd.grad(share, logits)[0], epoch)
     state.history.append(Epoch(loss=float(share.detach()), hits=state.score(logits.detach())))
     return 0
 
@@ -58,8 +62,8 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     rows, out = state.saved.pop(layer)
     torch.autograd.backward(out, grad)
     if rows.grad is not None:
-        state.write(op, Rows.INNER, rows.grad[: state.block.num_inner])
-        state.write(op, Rows.HALO, rows.grad[state.block.num_inner :])
+        state.write(op, Rows.INNER, rows.grad[: state.block.num_inner], epoch)
+        state.write(op, Rows.HALO, rows.grad[state.block.num_inner :], epoch)
     return 0
 
 
@@ -83,11 +87,11 @@ def exchange(state: RankState, op: Op, epoch: int) -> int:
 
 
 def reduce_grads(state: RankState, op: Op, epoch: int) -> int:
-    return all_reduce(state.link, state.grads, f"{op.name} of epoch {epoch}")
+    return all_reduce(state.link, state.grads, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
 
 
 def meet(state: RankState, op: Op, epoch: int) -> int:
-    return barrier(state.link, f"{op.name} of epoch {epoch}")
+    return barrier(state.link, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
 
 
 def _given(value: Tensor | None) -> Tensor:

@@ -12,13 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from halocast.base.errors import InputError
-from halocast.base.records import record, require
+from halocast.base.records import record
 from halocast.graph.parts import Part, load_part, save_part
 from halocast.models.spec import ModelSpec
+from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
 
-ITEMSIZE = {"float32": 4, "float64": 8}
+MASKS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +37,6 @@ class Settings:
     eval_every: int = 0
     audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
 
-    def __post_init__(self) -> None:
-        require(self.num_epochs >= 1, f"epochs = {self.num_epochs}: needs to be at least 1")
-        require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
-        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
-        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be one of {', '.join(ITEMSIZE)}")
-        require(self.num_threads >= 0, f"threads = {self.num_threads}: needs to be at least 0")
-        require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
-        require(self.backend in ("gloo", "nccl"), f"backend = {self.backend!r}: needs to be gloo or nccl")
-        require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -55,7 +46,7 @@ class Job:
 
 
 def write_job(directory: Path, job: Job, parts: Iterable[Part]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write a job into an empty directory."""
     (directory / "schedule.txt").write_text(format_schedule(job.schedule), encoding="utf-8")
     described = {"spec": asdict(job.spec), "settings": asdict(job.settings)}
     (directory / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
@@ -70,7 +61,7 @@ def read_job(directory: Path) -> Job:
     except FileNotFoundError as error:
         raise InputError(f"{directory} is not a job: {error.filename} is missing") from None
     return Job(
-        schedule=parse_schedule(text),
+        schedule=check(parse_schedule(text)),
         spec=record(ModelSpec, described["spec"], f"{directory}/job.json: spec"),
         settings=record(Settings, described["settings"], f"{directory}/job.json: settings"),
     )

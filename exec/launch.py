@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
-from halocast.exec.job import Job, write_job
+from halocast.exec.job import MASKS, Job, write_job
 from halocast.graph.parts import Part
 from halocast.schedule.trace import Span, Trace, load_trace
 
@@ -72,6 +72,7 @@ def free_port(port: int) -> int:
 @contextmanager
 def _job_directory(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
         yield keep
         return
     directory = Path(tempfile.mkdtemp(prefix="halocast-job-"))
@@ -87,6 +88,7 @@ def _start(directory: Path, num_ranks: int, port: int) -> list[BaseProcess]:
     ranks: list[BaseProcess] = []
     for rank in range(num_ranks):
         environment = {
+            "HALOCAST_LAUNCHED": "1",
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(num_ranks),
@@ -206,8 +208,5 @@ def _from_zero(spans: list[Span]) -> tuple[Span, ...]:
 
 def _ratio(ranks: list[list[list[float]]]) -> dict[str, float]:
     """Scores by mask from (numerator, denominator) of every rank; a mask without nodes has no score."""
-    sums = {name: [sum(pairs[k][side] for pairs in ranks) for side in (0, 1)] for k, name in enumerate(_MASKS)}
+    sums = {name: [sum(pairs[k][side] for pairs in ranks) for side in (0, 1)] for k, name in enumerate(MASKS)}
     return {name: top / bottom for name, (top, bottom) in sums.items() if bottom}
-
-
-_MASKS = ("train", "val", "test")

@@ -1,6 +1,8 @@
 """What one rank holds while it trains: its part as tensors, the model with flat weights, values by buffer name."""
 
 import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +15,8 @@ from halocast.exec.job import Job
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
-from halocast.schedule.ir import Kind, Op, Rows
-from halocast.schedule.passes import num_copies, read_lag
-
-MASKS = ("train", "val", "test")
+from halocast.schedule.ir import Buffer, Kind, Op, Rows
+from halocast.schedule.passes import num_slots, read_lag
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,12 +64,14 @@ class RankState:
         self.optimizer = torch.optim.Adam([self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay)
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self.values: dict[str, Tensor] = {"h.0": self.features}
+        self.kept = {"h.0": self.features}  # what nobody writes
+        self.values: dict[str, dict[int, Tensor]] = defaultdict(dict)  # buffer -> instance -> value
         self.history: list[Epoch] = []
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
         self.progress: Progress | None = None
-        self.lags = self._lags()
+        self.sources = self._sources()
+        self.readers = self._readers()
         self.channels = self._channels()
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
@@ -85,29 +87,32 @@ class RankState:
         """Fresh halo rows, outside the schedule."""
         return gather_once(self.link, rows[self.send_rows], self.send_counts, self.recv_counts, what)
 
-    def _lags(self) -> dict[tuple[str, str], int]:
-        """(op, buffer it reads) -> how many epochs back its writer's instance is; looked up in every op."""
-        found = {
-            (op.name, b): read_lag(self.schedule, op, b) for op in self.schedule.by_rank[self.rank] for b in op.reads
-        }
-        return {key: seen[1] for key, seen in found.items() if seen}
+    def _sources(self) -> dict[tuple[str, str], tuple[Op, int]]:
+        """(op, buffer it reads) -> the writer it means and how many epochs back; looked up in every op."""
+        pairs = [(op, name) for op in self.schedule.by_rank[self.rank] for name in op.reads]
+        found = {(op.name, name): read_lag(self.schedule, op, name) for op, name in pairs}
+        return {key: seen for key, seen in found.items() if seen}
+
+    def _readers(self) -> dict[str, list[Op]]:
+        readers: dict[str, list[Op]] = defaultdict(list)
+        for op in self.schedule.by_rank[self.rank]:
+            for name in op.reads:
+                readers[name].append(op)
+        return readers
 
     def _channels(self) -> dict[str, Channel]:
-        """A channel per exchange, found by the buffer it fills as well as by its own name."""
         names = sorted({op.name for op in self.schedule.ops if op.kind is Kind.EXCHANGE})
         made: dict[str, Channel] = {}
         for op in self.schedule.by_rank[self.rank]:
             if op.kind is Kind.EXCHANGE:
-                channel = self._channel(op, names.index(op.name), len(names))
-                made |= {op.name: channel, op.writes[0]: channel}
+                made[op.name] = self._channel(op, names.index(op.name), len(names))
         return made
 
     def _channel(self, op: Op, tag: int, num_tags: int) -> Channel:
         send_rows, recv_rows = rows_per_peer(self.schedule, op)
         width = op.work.row_bytes // self.features.element_size()
         shape = (sum(recv_rows), width)
-        # one slot per value alive, and one that is being received ahead
-        slots = num_copies(self.schedule, self.rank, op.writes[0]) + 1
+        slots = num_slots(self.schedule, self.rank, op.writes[0])
         return Channel(
             op=op,
             tag=tag,
@@ -123,37 +128,62 @@ class RankState:
     def _is_free(self, op: Op, epoch: int, slots: int, wait: bool) -> bool:
         """Whether everybody has read the instance whose slot the one of `epoch` will overwrite."""
         old = epoch - slots * op.every
-        assert self.progress is not None
-        for reader in self.schedule.by_rank[self.rank]:
-            if op.writes[0] in reader.reads:
-                last = reader.latest(old + op.every - 1 + self.lags[reader.name, op.writes[0]])
-                if wait:
-                    self.progress.wait_for(reader.name, last, op, epoch)
-                elif not self.progress.is_done(reader.name, last):
-                    return False
-        return True
+        if wait:
+            for name, last in self._last_reads(op, op.writes[0], old):
+                self._progress().wait_for(name, last, op, epoch)
+        return wait or self.is_read(op, op.writes[0], old)
 
     def read(self, op: Op, rows: Rows, epoch: int) -> Tensor | None:
         """The value of the buffer with such rows that the op reads, as old as its lag says; None if it reads none."""
-        for name in op.reads:
-            buffer = self.schedule.buffer(self.rank, name)
-            assert buffer is not None
-            if buffer.rows is rows:
-                return self.value(op, name, epoch)
-        return None
+        name = self._named(op.reads, rows)
+        return None if name is None else self.value(op, name, epoch)
 
     def value(self, op: Op, name: str, epoch: int) -> Tensor:
-        channel = self.channels.get(name)
-        if channel is None:
-            return self.values[name]
-        return channel.read(channel.op.latest(epoch - self.lags[op.name, name]))
+        """What the writer of `name` wrote in the instance that `op` means; zeros before its first."""
+        found = self.sources.get((op.name, name))
+        if found is None:
+            return self.kept[name]
+        writer, lag = found
+        instance = writer.latest(epoch - lag)
+        if writer.kind is Kind.EXCHANGE:
+            return self.channels[writer.name].read(instance)
+        return self.values[name][instance] if instance >= 0 else self._initial(name)
 
-    def write(self, op: Op, rows: Rows, value: Tensor) -> None:
-        for name in op.writes:
-            buffer = self.schedule.buffer(self.rank, name)
-            assert buffer is not None
-            if buffer.rows is rows:
-                self.values[name] = value
+    def write(self, op: Op, rows: Rows, value: Tensor, epoch: int) -> None:
+        """Keep a value until everybody who reads it has done so; other lanes may still want older ones."""
+        name = self._named(op.writes, rows)
+        if name is not None:
+            instances = self.values[name]
+            for old in [e for e in instances if self.is_read(op, name, e)]:
+                del instances[old]
+            instances[epoch] = value
+
+    def is_read(self, writer: Op, name: str, instance: int) -> bool:
+        return all(self._progress().is_done(*last) for last in self._last_reads(writer, name, instance))
+
+    def _last_reads(self, writer: Op, name: str, instance: int) -> Iterator[tuple[str, int]]:
+        """(reader, the last epoch in which it reads that instance) for every reader of a buffer."""
+        for reader in self.readers[name]:
+            lag = self.sources[reader.name, name][1]
+            yield reader.name, reader.latest(instance + writer.every - 1 + lag)
+
+    def _named(self, names: tuple[str, ...], rows: Rows) -> str | None:
+        return next((name for name in names if self._buffer(name).rows is rows), None)
+
+    def _buffer(self, name: str) -> Buffer:
+        buffer = self.schedule.buffer(self.rank, name)
+        assert buffer is not None, "the checker has seen it"
+        return buffer
+
+    def _initial(self, name: str) -> Tensor:
+        buffer = self._buffer(name)
+        num_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
+        shape = (num_rows[buffer.rows], -1) if num_rows[buffer.rows] else (0, 1)
+        return self.features.new_zeros(buffer.num_bytes // self.features.element_size()).reshape(shape)
+
+    def _progress(self) -> Progress:
+        assert self.progress is not None, "set before the first op runs"
+        return self.progress
 
     def score(self, logits: Tensor) -> list[tuple[float, float]]:
         pairs = zip(self.mask_rows, self.mask_labels, strict=True)

@@ -13,18 +13,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
-from halocast.exec.comm import Link, PeerError, barrier
+from halocast.exec.comm import Link, PeerError, barrier, smallest
 from halocast.exec.handlers import handle, require_handlers
 from halocast.exec.interpret import Interpreter
 from halocast.exec.job import Job, read_job, read_part
 from halocast.exec.state import RankState
-from halocast.schedule.ir import Lane
+from halocast.schedule.ir import MATCHED, Lane
 from halocast.schedule.trace import Trace, save_trace
 
 PROGRESS_EVERY_S = 0.1
@@ -45,7 +46,10 @@ def main() -> None:
     if len(sys.argv) != 2:
         print("usage: torchrun ... -m halocast.exec.worker JOB (made by `halocast run --prepare JOB`)", file=sys.stderr)
         raise SystemExit(2)
-    run_rank(Path(sys.argv[1]), int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    directory, rank = Path(sys.argv[1]), int(os.environ.get("RANK", "0"))
+    run_rank(directory, rank, int(os.environ.get("WORLD_SIZE", "1")))
+    if rank == 0:
+        print(f"done; to see the result: halocast show job {directory}")
 
 
 def run_rank(directory: Path, rank: int, num_ranks: int) -> None:
@@ -64,8 +68,10 @@ def run_rank(directory: Path, rank: int, num_ranks: int) -> None:
 def _report(directory: Path, rank: int, error: BaseException) -> None:
     said = str(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
     message = said if f"rank {rank}" in said else f"rank {rank}: {said}"
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # nobody else will say it
+    if "HALOCAST_LAUNCHED" not in os.environ:  # nobody else will say it
         print(f"error: {message}", file=sys.stderr)
+    if not directory.is_dir():
+        return
     with whole_file(directory / f"error-{rank}.json") as path:
         path.write_text(json.dumps({"message": message, "peer": isinstance(error, PeerError)}), encoding="utf-8")
 
@@ -76,8 +82,13 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         raise InputError(f"the job has {job.schedule.num_ranks} ranks but {num_ranks} were started")
     require_handlers(job.schedule)
     device = _device(job)
-    _join(job, num_ranks)
-    link = Link(rank=rank, timeout_s=job.settings.timeout_s, backend=job.settings.backend, device=device)
+    link = Link(
+        rank=rank,
+        timeout_s=job.settings.timeout_s,
+        backend=job.settings.backend,
+        device=device,
+        groups=_join(job, num_ranks),
+    )
     _keep_freed_memory()
     threads = job.settings.num_threads or max(1, (os.cpu_count() or 1) // num_ranks)
     torch.set_num_threads(threads)
@@ -117,10 +128,14 @@ def _device(job: Job) -> torch.device:
     return torch.device("cpu")
 
 
-def _join(job: Job, num_ranks: int) -> None:
-    dist.init_process_group(job.settings.backend, timeout=timedelta(seconds=job.settings.timeout_s))
+def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
+    """Meet the other ranks; returns a process group for every lane that communicates, made in one order by all."""
+    limit = timedelta(seconds=job.settings.timeout_s)
+    dist.init_process_group(job.settings.backend, timeout=limit)
     if dist.get_world_size() != num_ranks:
         raise InputError(f"torch.distributed has {dist.get_world_size()} ranks, expected {num_ranks}")
+    used = {op.lane for op in job.schedule.ops if op.kind in MATCHED}
+    return {lane: dist.new_group(timeout=limit) for lane in Lane if lane in used}
 
 
 def _synchronised(state: RankState, device: torch.device) -> Callable[..., int]:
@@ -158,12 +173,12 @@ def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: 
     for first in range(0, settings.num_epochs, length):
         last = min(first + length, settings.num_epochs)
         interpreter.run(range(first, last), _progress(directory, state.rank))
+        what = f"evaluation after epoch {last - 1}"
+        barrier(state.link, what)
         paused = time.perf_counter()
-        if settings.eval_every or last == settings.num_epochs:
-            barrier(state.link, f"evaluation after epoch {last - 1}")
-            scores[last - 1] = [list(pair) for pair in state.score(state.logits())]
-            barrier(state.link, f"evaluation after epoch {last - 1}")
-        clock.stopped_s += time.perf_counter() - paused
+        scores[last - 1] = [list(pair) for pair in state.score(state.logits())]
+        # one length for all ranks, or their clocks would drift apart
+        clock.stopped_s += smallest(state.link, time.perf_counter() - paused, what)
     return scores
 
 

@@ -1,8 +1,9 @@
 """What graph-parallel methods share: names of buffers, buffers of a part, the ops around the exchanges.
 
 A method chooses when rows and gradients travel and what waits for them; what a layer computes is the same for all.
-Buffers of layer l: h.l its input rows, halo.l their halo rows, keep.l what its backward needs, gh.l the gradient of
-its input rows, ghalo.l the partial gradients of halo rows, gsent.l what the ranks that use our rows send back.
+Buffers of layer l: h.l its input rows, packed.l those that are sent, halo.l the halo rows, keep.l what its backward
+needs, gh.l the gradient of its input rows, ghalo.l the partial gradients of halo rows, gsent.l what the ranks that use
+our rows send back.
 """
 
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class PartOps:
             width,
             False,
             arithmetic.pack_rows(self.num_sent, width),
-            (f"h.{layer}", f"halo.{layer}"),
+            (f"h.{layer}", f"halo.{layer}", f"packed.{layer}"),
             after,
         )
 
@@ -134,7 +135,7 @@ class PartOps:
         width: int,
         transposed: bool,
         pack: Kernels,
-        names: tuple[str, str],
+        names: tuple[str, ...],
         after: tuple[tuple[str, int], ...],
     ) -> Op:
         work = Work(
@@ -147,7 +148,7 @@ class PartOps:
             kind=Kind.EXCHANGE,
             work=work,
             reads=(names[0],),
-            writes=(names[1],),
+            writes=names[1:],
             after=after,
         )
 
@@ -202,6 +203,7 @@ class PartOps:
             made.append((f"keep.{layer}", kept, Rows.NONE))
         if layer < spec.layers and self.exchanges(layer):
             made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO))
+            made.append((f"packed.{layer}", self.num_sent * row, Rows.NONE))
         if layer < spec.layers and self.returns(layer):
             made += [
                 (f"ghalo.{layer}", size.num_halo * row, Rows.HALO),

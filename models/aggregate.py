@@ -36,7 +36,8 @@ def kernels() -> tuple[str, ...]:
 
 def neighbour_sum(indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = "") -> Aggregate:
     """rows [num_cols, d] -> [num_rows, d]: row i of the result is the sum of rows indices[indptr[i]:indptr[i+1]]."""
-    chosen = kernel or kernels()[0]
+    # dgl's wheels of this version are built for the CPU
+    chosen = kernel or (kernels()[0] if indptr.device.type == "cpu" else "torch")
     if chosen not in kernels():
         raise unknown("aggregation kernel", chosen, kernels())
     return _MAKERS[chosen](indptr.to(torch.int32), indices.to(torch.int32), num_cols)
@@ -44,8 +45,9 @@ def neighbour_sum(indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = 
 
 def _dgl_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
     dgl = _dgl()
-    no_ids = torch.empty(0, dtype=torch.int32, device=indptr.device)
-    block = dgl.create_block(("csc", (indptr, indices, no_ids)), num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
+    # dgl takes an empty list for "in order", but its blocked float32 kernel then reads it and crashes
+    ids = torch.arange(len(indices), dtype=torch.int32, device=indptr.device)
+    block = dgl.create_block(("csc", (indptr, indices, ids)), num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
     return lambda rows: dgl.ops.copy_u_sum(block, rows)
 
 
@@ -62,10 +64,11 @@ class _CsrSum(torch.autograd.Function):
 
 def _torch_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
     num_rows = len(indptr) - 1
-    row_of = torch.repeat_interleave(torch.arange(num_rows, dtype=torch.int32), indptr.diff())
+    device = indptr.device
+    row_of = torch.repeat_interleave(torch.arange(num_rows, dtype=torch.int32, device=device), indptr.diff())
     order = torch.argsort(indices, stable=True)
     counts = torch.bincount(indices, minlength=num_cols)
-    back = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).to(torch.int32)
+    back = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), counts.cumsum(0)]).to(torch.int32)
     made: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     def apply(rows: Tensor) -> Tensor:
@@ -82,7 +85,7 @@ def _torch_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
 def _csr(indptr: Tensor, indices: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
-        return torch.sparse_csr_tensor(indptr, indices, torch.ones(len(indices), dtype=dtype), size=shape)
+        return torch.sparse_csr_tensor(indptr, indices, torch.ones_like(indices, dtype=dtype), size=shape)
 
 
 _MAKERS = MappingProxyType({"dgl": _dgl_sum, "torch": _torch_sum})

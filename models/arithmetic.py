@@ -52,12 +52,12 @@ def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's forward: join rows, dropout, aggregate, multiply, normalise."""
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     graph = layer < spec.num_graph_layers
-    joined = n + (size.num_halo if spec.aggregates(layer) else 0)
+    joined = _num_joined(spec, layer, size)
     kernels: list[tuple[str, Dims]] = []
     if joined > n:
         kernels.append(("elementwise", (joined * wide, 2)))  # inner and halo rows into one tensor
     if spec.dropout > 0:
-        kernels.append(("elementwise", (joined * wide, 3)))
+        kernels.append(("elementwise", (_num_dropped(spec, layer, size) * wide, 3)))
     if spec.aggregates(layer):
         kernels += _aggregate(spec, size, joined, wide)
     kernels += [("gemm", (n, wide, out))] * _num_gemms(spec, graph)
@@ -68,7 +68,7 @@ def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's backward: the transposed steps; layer 0's input needs no gradient."""
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     graph = layer < spec.num_graph_layers
-    joined = n + (size.num_halo if spec.aggregates(layer) else 0)
+    joined = _num_joined(spec, layer, size)
     kernels = list(_finish(spec, layer, n, out, passes=3))
     kernels += [("gemm", (wide, n, out))] * _num_gemms(spec, graph)
     if layer > 0:
@@ -122,16 +122,33 @@ def _finish(spec: ModelSpec, layer: int, rows: int, width: int, passes: int) -> 
 
 
 def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
-    """Numbers a layer's forward keeps for its backward, beside its input and halo rows.
+    """Numbers a layer's forward keeps for its backward, beside its input, its halo rows and its output.
 
-    The joined rows (dropped out), the aggregate, the output before normalisation and after it.
+    The joined rows, where there are halo rows to join; with dropout the mask and what is multiplied with the weights;
+    the aggregate; the input of the normalisation. Layer 0's input needs no gradient, so no mask is kept there.
     """
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
-    joined = n + (size.num_halo if spec.aggregates(layer) else 0)
-    copied = joined > n or spec.dropout > 0
-    kept = joined * wide * copied
-    if spec.aggregates(layer):
+    joined = _num_joined(spec, layer, size)
+    drops, sums = spec.dropout > 0, spec.aggregates(layer)
+    kept = joined * wide if joined > n else 0
+    if drops:
+        own_is_used = layer >= spec.num_graph_layers or spec.kind is ModelKind.SAGE
+        kept += joined * wide * (int(layer > 0) + int(own_is_used))
+    if sums or (drops and layer < spec.num_graph_layers):  # a precomputed aggregate is kept anyway, unless dropped out
         kept += n * wide
-    if layer < spec.layers - 1:
-        kept += n * out * (2 if spec.norm is Norm.LAYER else 1)
+    if layer < spec.layers - 1 and spec.norm is Norm.LAYER:
+        kept += n * out
     return kept
+
+
+def _num_joined(spec: ModelSpec, layer: int, size: PartSize) -> int:
+    """Rows a layer works on: its inner rows, and the halo rows if it aggregates."""
+    return size.num_inner + (size.num_halo if spec.aggregates(layer) else 0)
+
+
+def _num_dropped(spec: ModelSpec, layer: int, size: PartSize) -> int:
+    """Rows that dropout passes over; a precomputed GraphSAGE layer drops its own rows and their aggregate."""
+    if not spec.dropout:
+        return 0
+    both = layer == 0 and spec.precompute and spec.kind is ModelKind.SAGE
+    return _num_joined(spec, layer, size) * (2 if both else 1)

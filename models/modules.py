@@ -98,13 +98,14 @@ class Gnn(nn.Module):
     def layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None = None) -> Tensor:
         """Layer `index` on its rows (inner, then halo); `aggregated` replaces the neighbour sum of a
         precomputed layer 0."""
-        rows = self._drop(rows)
         linear = self.linears[index]
         if index >= self.spec.num_graph_layers:
-            out: Tensor = linear(rows)
+            out: Tensor = linear(self._drop(rows))
         elif aggregated is not None:
-            out = linear(rows, self._drop(aggregated))
+            own = self._drop(rows) if self.spec.kind is ModelKind.SAGE else rows  # a GCN has its own row in the sum
+            out = linear(own, self._drop(aggregated))
         else:
+            rows = self._drop(rows)
             out = linear(rows[: block.num_inner], NEIGHBOURS[self.spec.kind](block, rows))
         return F.relu(self.norms[index](out)) if index < self.spec.layers - 1 else out
 

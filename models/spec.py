@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from halocast.base.records import require
 
+MAX_LAYERS, MAX_WIDTH = 1000, 2**16  # beyond anything trained; a slip of the keyboard otherwise fills the memory
+
 
 class ModelKind(StrEnum):
     SAGE = "sage"
@@ -18,6 +20,7 @@ class Norm(StrEnum):
     NONE = "none"
 
 
+ITEMSIZE: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8})  # the precisions one can train in
 # what the models were published with: GraphSAGE's training scripts normalise between layers, GCN's paper does not
 USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType({ModelKind.SAGE: Norm.LAYER, ModelKind.GCN: Norm.NONE})
 
@@ -37,8 +40,8 @@ class ModelSpec:
     precompute: bool = False
 
     def __post_init__(self) -> None:
-        require(self.layers >= 1, f"layers = {self.layers}: a model needs at least one layer")
-        require(self.hidden >= 1, f"hidden = {self.hidden}: needs to be at least 1")
+        require(1 <= self.layers <= MAX_LAYERS, f"layers = {self.layers}: needs 1 <= layers <= {MAX_LAYERS}")
+        require(1 <= self.hidden <= MAX_WIDTH, f"hidden = {self.hidden}: needs 1 <= hidden <= {MAX_WIDTH}")
         require(
             0 <= self.num_linear < self.layers,
             f"num_linear = {self.num_linear}: needs 0 <= num_linear < layers = {self.layers}",

@@ -13,7 +13,7 @@ from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.engine import simulate
 
-DEFAULT_CLUSTER = "cpu-local"
+DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,7 +27,8 @@ class Prediction:
 def scenario_cluster(scenario: Scenario) -> Cluster:
     section = scenario.cluster
     name = section.file or section.name or DEFAULT_CLUSTER
-    return load_cluster(name, gpus=section.gpus, transport=section.transport)
+    gpus = section.gpus if section.file or section.name else section.gpus or DEFAULT_RANKS
+    return load_cluster(name, gpus=gpus, transport=section.transport)
 
 
 def predict(scenario: Scenario, *, num_epochs: int | None = None, say: Say = lambda text: None) -> Prediction:
@@ -56,7 +57,7 @@ def predict_on(
         "transport": str(cluster.transport),
         "device": cluster.device(0).name,
         "sizes": workload.halo.source,
-        "constants": "spec sheet",
+        "constants": cluster.source,
         "device_memory_bytes": capacity,
         "fits": peaks[worst].peak_bytes <= capacity,
         "largest_buffers": [list(item) for item in peaks[worst].alive[:5]],

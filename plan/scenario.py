@@ -14,7 +14,7 @@ from typing import Any
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.methods import METHODS
-from halocast.models.spec import ModelKind, Norm
+from halocast.models.spec import ITEMSIZE, ModelKind, Norm
 
 DEFAULT = "demo"
 
@@ -61,7 +61,8 @@ class GraphSection:
 
     def __post_init__(self) -> None:
         require(self.parts is None or self.parts >= 1, f"parts = {self.parts}: needs to be at least 1")
-        require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
+        require(0 <= self.seed < 2**31, f"seed = {self.seed}: needs 0 <= seed < 2147483648")
+        require(self.nodes < 2**31, f"nodes = {self.nodes}: needs to be below 2147483648")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ class RunSection:
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
-        require(self.dtype in ("float32", "float64"), f"dtype = {self.dtype!r}: needs to be float32 or float64")
+        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be {' or '.join(ITEMSIZE)}")
+        require(0 <= self.seed < 2**31, f"seed = {self.seed}: needs 0 <= seed < 2147483648")
         require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
         require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
         require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
@@ -124,7 +126,7 @@ class Scenario:
 
     @property
     def itemsize(self) -> int:
-        return {"float32": 4, "float64": 8}[self.run.dtype]
+        return ITEMSIZE[self.run.dtype]
 
 
 SECTIONS = tuple(f.name for f in fields(Scenario))
@@ -134,7 +136,11 @@ _RECORDS = {"graph": GraphSection, "model": ModelSection, "cluster": ClusterSect
 def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario file (or the name of an embedded one), with `section.key=value` overrides on top."""
     where = path or DEFAULT
-    tables = read_toml(_scenario_path(where))
+    found = _scenario_path(where)
+    tables = read_toml(found)
+    cluster = tables.get("cluster")
+    if isinstance(cluster, dict) and isinstance(cluster.get("file"), str):
+        cluster["file"] = str(found.parent / cluster["file"])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
         section, key, value = parse_override(override)
         tables.setdefault(section, {})[key] = value
@@ -142,8 +148,13 @@ def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Sce
 
 
 def _scenario_path(name: str) -> Path:
-    embedded = Path(str(files("halocast.plan.scenarios"))) / f"{name}.toml"
-    return embedded if embedded.exists() and "/" not in name else Path(name)
+    folder = Path(str(files("halocast.plan.scenarios")))
+    embedded = sorted(path.stem for path in folder.glob("*.toml"))
+    if name in embedded:
+        return folder / f"{name}.toml"
+    if not Path(name).exists():
+        raise InputError(f"no such file: {name} (embedded scenarios: {', '.join(embedded)})")
+    return Path(name)
 
 
 def build_scenario(tables: Mapping[str, Any], where: str) -> Scenario:

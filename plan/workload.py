@@ -37,6 +37,8 @@ def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say 
     """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
     num_parts = _num_parts(scenario.graph, num_ranks)
     graph, assignment = None, None
+    if data and scenario.graph.source is Source.CARD:
+        raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
     if not data and _from_card(scenario.graph):
         card = load_card(scenario.graph.dataset)
         section = scenario.graph
@@ -76,8 +78,19 @@ def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:
         )
     else:
         say(f"loading {section.dataset}")
-        graph = load(section.dataset)
+        graph = _load(section.dataset)
     return induced(graph, graph.train_mask) if section.inductive else graph
+
+
+def _load(dataset: str) -> Graph:
+    try:
+        return load(dataset)
+    except InputError as error:
+        if dataset in card_names():
+            raise InputError(
+                f"of {dataset} only the card is here, enough to simulate but not to run: {error}"
+            ) from None
+        raise
 
 
 def _assign(graph: Graph, section: GraphSection, num_parts: int, say: Say) -> Assignment:

@@ -1,10 +1,11 @@
 """What the numbers mean: every derived figure, for simulated and executed traces alike, from spans.
 
-A rank's epoch is split by what its compute lane does: it computes, or it stands still. While it stands still and
-one of its communications is moving bytes, the time is exposed communication (reduce, if only the all-reduce moves);
-while a communication of its own has started but a rank it needs something from has not, it is wait (for a straggler)
-or, in a pipeline's RECV, bubble; anything else is bubble. The five parts add up to the epoch.
-Hidden communication is time in which bytes move while the rank computes.
+A rank's epoch is split by what its compute lane does: it computes, or it stands still. A communication that has started
+waits until the last rank it needs something from has started too, and moves from then on. (Bytes of others may move
+earlier; but had the last one not been late, that time would not have been spent.) Standing still while a communication
+moves is exposed communication, or reduce if only the all-reduce moves; while one waits it is wait, or bubble in a
+pipeline's RECV, which waits for work and not for a straggler; anything else is bubble. The five parts add up to the
+epoch. Hidden communication moves while the rank computes.
 """
 
 from collections import defaultdict
@@ -18,6 +19,7 @@ from halocast.schedule.ir import Kind, Lane, Schedule
 from halocast.schedule.passes import hyperperiod
 from halocast.schedule.trace import Span, Trace
 
+COMMUNICATION = frozenset(Kind) - {Kind.COMPUTE, Kind.SAMPLE}
 PARTS = ("compute_s", "exposed_comm_s", "reduce_s", "wait_s", "bubble_s")
 
 
@@ -71,7 +73,7 @@ def steady_epochs(schedule: Schedule) -> tuple[int, int]:
     """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
     longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
     period = hyperperiod(schedule)
-    warmup = 1 + 2 * longest + (period if period > 1 else 0)
+    warmup = (2 + 2 * longest) * period
     return warmup, warmup + 2 * max(1, longest) * period
 
 
@@ -114,7 +116,8 @@ def _rank_times(
     num_epochs: int,
 ) -> RankTimes:
     window = _window(spans, warmup_epochs)
-    busy = clip(merge([(s.start_s, s.end_s) for s in spans if s.lane is Lane.COMPUTE]), window)
+    computes = [(s.start_s, s.end_s) for s in spans if s.lane is Lane.COMPUTE and s.kind not in COMMUNICATION]
+    busy = clip(merge(computes), window)
     idle = subtract([window], busy)
     moving, reducing, waiting = (clip(part, window) for part in _communication(spans, schedule, starts))
     exposed = intersect(idle, moving)
@@ -129,16 +132,19 @@ def _rank_times(
         hidden_comm_s=length(intersect(busy, moving)) / num_epochs,
         reduce_s=parts[2] / num_epochs,
         wait_s=parts[3] / num_epochs,
-        bubble_s=max(0.0, total - sum(parts)) / num_epochs,
+        bubble_s=_above_rounding(total - sum(parts), total) / num_epochs,
     )
 
 
+def _above_rounding(part: float, total: float) -> float:
+    return part if part > 1e-9 * total else 0.0
+
+
 def _window(spans: list[Span], warmup_epochs: int) -> tuple[float, float]:
-    """From the end of the last warm-up epoch on this rank's compute lane to the end of the last epoch."""
-    lane = [span for span in spans if span.lane is Lane.COMPUTE]
-    warm = [span.end_s for span in lane if span.epoch < warmup_epochs]
-    start = max(warm) if warm else min((span.start_s for span in lane), default=0.0)
-    return start, max((span.end_s for span in lane), default=start)
+    """From the end of the last warm-up epoch to the end of the last epoch, on whichever lane of the rank is later."""
+    warm = [span.end_s for span in spans if span.epoch < warmup_epochs]
+    start = max(warm) if warm else min((span.start_s for span in spans), default=0.0)
+    return start, max((span.end_s for span in spans), default=start)
 
 
 def _communication(
@@ -150,7 +156,7 @@ def _communication(
     waiting: Intervals = []
     needs: dict[str, tuple[int, ...]] = {}
     for span in spans:
-        if span.kind in (Kind.COMPUTE, Kind.SAMPLE):
+        if span.kind not in COMMUNICATION:
             continue
         if span.op not in needs:
             op = schedule.find(span.rank, span.op)

@@ -20,18 +20,24 @@ LABELS = {
 COLOURS = ("#4477aa", "#ee6677", "#ccbb44", "#aa3377", "#bbbbbb")  # Tol's bright scheme, told apart by all eyes
 
 
-def write_report(path: Path, summaries: Sequence[Summary], traces: Sequence[Trace], scenario: str) -> None:
+def write_report(
+    path: Path, summaries: Sequence[Summary], traces: Sequence[Trace], scenario: str, *, executed: bool = False
+) -> None:
     """Write the whole report or nothing; only an earlier report or an empty directory is replaced."""
-    if path.exists() and not _replaceable(path):
-        raise InputError(f"{path}: exists and is not a report of ours; choose another --out")
+    require_report_place(path)
     with whole_directory(path) as directory:
         (directory / "results.csv").write_text(csv_table(summaries), encoding="utf-8")
         (directory / "results.json").write_text(json.dumps(list(summaries), indent=1), encoding="utf-8")
         (directory / "scenario.toml").write_text(scenario, encoding="utf-8")
-        (directory / "report.md").write_text(markdown(summaries, scenario), encoding="utf-8")
+        (directory / "report.md").write_text(markdown(summaries, scenario, executed), encoding="utf-8")
         draw_epochs(directory / "epoch.svg", summaries)
         for summary, trace in zip(summaries, traces, strict=True):
             save_trace(trace, directory / f"trace-{trace_name(summary)}.parquet")
+
+
+def require_report_place(path: Path) -> None:
+    if path.exists() and not _replaceable(path):
+        raise InputError(f"{path}: exists and is not a report of ours; choose another --out")
 
 
 def _replaceable(path: Path) -> bool:
@@ -41,10 +47,10 @@ def _replaceable(path: Path) -> bool:
 
 
 def trace_name(summary: Summary) -> str:
-    return f"{summary['method']}-{summary['source']}-{summary['cluster']}"
+    return f"{summary['method']}-{summary['source']}-{summary['cluster']}".replace(" ", "-")
 
 
-def markdown(summaries: Sequence[Summary], scenario: str) -> str:
+def markdown(summaries: Sequence[Summary], scenario: str, executed: bool) -> str:
     lines = [
         "# Comparison",
         "",
@@ -64,7 +70,7 @@ def markdown(summaries: Sequence[Summary], scenario: str) -> str:
         "",
         "## Reproduce",
         "",
-        "`halocast compare scenario.toml` with the file beside this report:",
+        f"`halocast compare scenario.toml{' --execute' if executed else ''}` with the file beside this report:",
         "",
         "```toml",
         scenario.rstrip(),
@@ -75,8 +81,24 @@ def markdown(summaries: Sequence[Summary], scenario: str) -> str:
 
 
 def verdict(summaries: Sequence[Summary]) -> str:
-    """Which simulated method is the fastest that fits, in a sentence."""
-    simulated = [s for s in summaries if s["source"] == "simulated"]
+    """The fastest method that fits on the scenario's cluster, and how runs on this machine compare with predictions."""
+    return " ".join([_fastest(summaries), *_accuracy(summaries)])
+
+
+def _accuracy(summaries: Sequence[Summary]) -> list[str]:
+    sentences = []
+    for run in (s for s in summaries if s["source"] == "executed"):
+        same = [s for s in summaries if s["method"] == run["method"] and s.get("predicts") == run["cluster"]]
+        sentences += [
+            f"Run on {run['cluster']}, {run['method']} took {run['epoch_s']:.4g} s per epoch, "
+            f"{run['epoch_s'] / s['epoch_s']:.2f} times its prediction there."
+            for s in same
+        ]
+    return sentences
+
+
+def _fastest(summaries: Sequence[Summary]) -> str:
+    simulated = [s for s in summaries if s["source"] == "simulated" and "predicts" not in s]
     fitting = [s for s in simulated if s.get("fits", True)]
     if not fitting:
         return "No method fits in the memory of the devices."
@@ -93,7 +115,7 @@ def provenance(summary: Summary) -> str:
         how = f"{summary['epochs']} real epochs, the first {summary['warmup_epochs']} dropped"
     else:
         memory = f"{size(summary['peak_memory_bytes'])} of {size(summary['device_memory_bytes'])} device memory"
-        how = f"predicted from {summary['constants']} constants, sizes {summary['sizes']}, {memory}"
+        how = f"predicted, not calibrated; constants: {summary['constants']}; sizes: {summary['sizes']}; {memory}"
     return f"- {summary['method']}, {summary['source']} on {summary['cluster']}: {how}."
 
 

@@ -33,7 +33,7 @@ def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_
 
 
 def _times(metrics: Metrics) -> dict[str, float]:
-    times = {"epoch_s": metrics.epoch_s}
+    times = {"epoch_s": metrics.epoch_s, "epoch_s_mean": metrics.mean("epoch_s")}
     for name in TIMES[1:]:
         times |= {name: metrics.mean(name), f"{name}_max": metrics.max(name)}
     return times

@@ -52,6 +52,14 @@ def _names(schedule: Schedule) -> Iterator[str]:
             yield f"op {op.label}: rank {op.rank} is not in 0..{schedule.num_ranks - 1}"
         if op.every < 1 or not 0 <= op.offset < op.every:
             yield f"op {op.label}: cadence every {op.every} offset {op.offset} needs 0 <= offset < every"
+    named = [
+        *(b.name for b in schedule.buffers),
+        *(m.name for m in schedule.matrices),
+        *(key for key, _ in schedule.meta),
+    ]
+    for name in named:
+        if not NAME.fullmatch(name):
+            yield f"{name!r}: names of buffers, matrices and meta are lower case words joined by dots"
     for label, count in Counter(op.label for op in schedule.ops).items():
         if count > 1:
             yield f"op {label}: defined {count} times"
@@ -156,7 +164,8 @@ def _no_deadlock(schedule: Schedule) -> Iterator[str]:
 
 
 def _reads(schedule: Schedule) -> Iterator[str]:
-    """Every value that is read is written by somebody the reader waits for."""
+    """Every value that is read is written by somebody the reader waits for, by name or in its own lane: a chain through
+    a third op would leave open which instance is meant."""
     for op in schedule.ops:
         for name in op.reads:
             buffer = schedule.buffer(op.rank, name)
@@ -169,16 +178,20 @@ def _reads(schedule: Schedule) -> Iterator[str]:
 
 
 def _exchanged_rows(schedule: Schedule) -> Iterator[str]:
-    """A buffer of halo or sent rows is as large as the exchange that fills it says."""
+    """A buffer of halo or sent rows is as large as the exchange that fills or empties it says."""
     for op in schedule.ops:
-        if op.kind is not Kind.EXCHANGE:
-            continue
-        need = int(schedule.received(op).sum())
-        for name in op.writes:
-            buffer = schedule.buffer(op.rank, name)
-            assert buffer is not None
-            if buffer.rows in (Rows.HALO, Rows.SENT) and buffer.num_bytes != need:
-                yield f"op {op.label}: receives {need} bytes into {name!r} of {buffer.num_bytes} bytes"
+        if op.kind is Kind.EXCHANGE:
+            received, sent = int(schedule.received(op).sum()), int(schedule.sent(op).sum())
+            yield from _wrong_size(schedule, op, op.writes, f"receives {received} bytes into", received)
+            yield from _wrong_size(schedule, op, op.reads, f"sends {sent} bytes from", sent)
+
+
+def _wrong_size(schedule: Schedule, op: Op, names: tuple[str, ...], does: str, num_bytes: int) -> Iterator[str]:
+    for name in names:
+        buffer = schedule.buffer(op.rank, name)
+        assert buffer is not None
+        if buffer.rows in (Rows.HALO, Rows.SENT) and buffer.num_bytes != num_bytes:
+            yield f"op {op.label}: {does} {name!r} of {buffer.num_bytes} bytes"
 
 
 RULES: tuple[Rule, ...] = (_names, _references, _work, _matching, _no_deadlock, _reads, _exchanged_rows)

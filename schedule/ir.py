@@ -259,12 +259,16 @@ class Schedule:
         """The ranks from which the op gets something; a collective needs every rank of its group."""
         if op.kind in COLLECTIVE:
             return self.partners(op)
+        if op.kind is Kind.RECV:
+            return (op.work.peer,)  # even a message without bytes is waited for
         return tuple(np.flatnonzero(self.received(op)).tolist())
 
     def partners(self, op: Op) -> tuple[int, ...]:
         """The ranks the op gives something to or gets something from."""
         if op.kind in COLLECTIVE:
             return tuple(rank for rank in self.group(op) if rank != op.rank)
+        if op.kind in (Kind.SEND, Kind.RECV):
+            return (op.work.peer,)
         if op.kind in MATCHED:
             return tuple(np.flatnonzero(self.sent(op) + self.received(op)).tolist())
         return ()

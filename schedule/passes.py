@@ -9,7 +9,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.ir import Kind, Op, Schedule
 
 Floats = NDArray[np.float64]
 
@@ -206,10 +206,16 @@ def read_lag(schedule: Schedule, reader: Op, buffer: str) -> tuple[Op, int] | No
 
 
 def num_copies(schedule: Schedule, rank: int, buffer: str) -> int:
-    """How many values of a buffer are alive at once: one, and one more per epoch a reader looks back."""
+    """How many values of a buffer are alive at once: one, and one more per instance a reader looks back."""
     readers = [op for op in schedule.by_rank[rank] if buffer in op.reads]
-    seen = (read_lag(schedule, op, buffer) for op in readers)
-    return 1 + max((lag for found in seen if found for lag in [found[1]]), default=0)
+    seen = [found for op in readers if (found := read_lag(schedule, op, buffer))]
+    return 1 + max((-(-lag // writer.every) for writer, lag in seen), default=0)
+
+
+def num_slots(schedule: Schedule, rank: int, buffer: str) -> int:
+    """How many places a buffer has: received rows have one more, into which the next instance may already arrive."""
+    received = any(op.kind is Kind.EXCHANGE for op in writers(schedule, rank, buffer))
+    return num_copies(schedule, rank, buffer) + received
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +233,9 @@ def memory(schedule: Schedule, rank: int) -> Memory:
     live: list[dict[str, int]] = [{} for _ in ops]
     for buffer in schedule.buffers:
         if buffer.rank == rank:
-            copies = 1 if buffer.persistent else num_copies(schedule, rank, buffer.name)
-            for k in _lifetime(ops, buffer.name, buffer.persistent or copies > 1):
-                live[k][buffer.name] = buffer.num_bytes * copies
+            slots = 1 if buffer.persistent else num_slots(schedule, rank, buffer.name)
+            for k in _lifetime(ops, buffer.name, buffer.persistent or slots > 1):
+                live[k][buffer.name] = buffer.num_bytes * slots
     if not ops:
         return Memory(0, "", ())
     peak = max(range(len(ops)), key=lambda k: sum(live[k].values()))

@@ -100,13 +100,16 @@ def parse_schedule(text: str) -> Schedule:
     )
 
 
-def _fields(text: str) -> dict[str, str]:
-    pairs = (word.partition("=") for word in text.split())
+def _fields(text: str, *legal: str) -> dict[str, str]:
+    pairs = [word.partition("=") for word in text.split()]
+    for key, _, _ in pairs:
+        if key not in legal:
+            raise unknown("word", key, legal)
     return {key: value for key, _, value in pairs}
 
 
 def _parse_head(rest: str) -> tuple[int, int]:
-    fields = _fields(rest)
+    fields = _fields(rest, "ranks", "itemsize")
     return int(fields["ranks"]), int(fields["itemsize"])
 
 
@@ -123,7 +126,7 @@ def _parse_matrix(rest: str) -> Matrix:
 
 def _parse_buffer(rest: str) -> Buffer:
     rank, name, tail = rest.split(" ", 2)
-    fields = _fields(tail)
+    fields = _fields(tail, "bytes", "rows", "persistent")
     return Buffer(
         rank=int(rank),
         name=name,
@@ -138,7 +141,10 @@ def _parse_op(rest: str) -> Op:
     left = _CLAUSE.sub("", tail[0]) if tail else ""
     if left.strip():
         raise InputError(f"unexpected {left.strip()!r}")
-    clauses = dict(_CLAUSE.findall(tail[0])) if tail else {}
+    said = _CLAUSE.findall(tail[0]) if tail else []
+    clauses = dict(said)
+    if len(clauses) < len(said):
+        raise InputError("a clause is given twice")
     work: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     for key, value in clauses.items():

@@ -1,6 +1,7 @@
 """Spans and traces: what both interpreters return, and their two file formats (Parquet, JSON-lines)."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -37,22 +38,28 @@ class Trace:
         return (span for span in self.spans if span.rank == rank)
 
 
+def require_trace_name(path: Path) -> None:
+    """A trace can be written there, as far as one can tell before."""
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: {path.parent} is not a directory one can write to")
+
+
 _COLUMNS = tuple(f.name for f in fields(Span))
 
 
 def save_trace(trace: Trace, path: Path) -> None:
     """Write as Parquet (.parquet) or JSON-lines (.jsonl)."""
     writers = {".parquet": _write_parquet, ".jsonl": _write_lines}
-    if path.suffix not in writers:
-        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    require_trace_name(path)
     with whole_file(path) as temporary:
         writers[path.suffix](trace, temporary)
 
 
 def load_trace(path: Path) -> Trace:
     readers = {".parquet": _read_parquet, ".jsonl": _read_lines}
-    if path.suffix not in readers:
-        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    require_trace_name(path)
     if not path.exists():
         raise InputError(f"no such file: {path}")
     try:

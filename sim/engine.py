@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import simpy
 
 from halocast.base.errors import InputError
@@ -16,7 +17,8 @@ from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace
 from halocast.sim.cluster import Cluster
 from halocast.sim.cost import op_seconds
-from halocast.sim.links import Network, SimpleLinks
+from halocast.sim.fairshare import Ints
+from halocast.sim.links import Network, SharedLinks
 
 Steps = Generator[simpy.Event, Any, None]
 
@@ -34,7 +36,7 @@ def simulate(
             f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
         )
     env = simpy.Environment()
-    links = network(env) if network else SimpleLinks(env, cluster)
+    links = network(env) if network else SharedLinks(env, cluster)
     world = _World(schedule, cluster, num_epochs, env, links)
     lanes = [
         env.process(world.run_lane(ops)) for rank in range(schedule.num_ranks) for ops in _ordered_lanes(schedule, rank)
@@ -62,6 +64,33 @@ class _Meeting:
     num_present: int = 0
 
 
+class _Messages:
+    """The messages of one communication instance: per rank, how many of its own have yet to arrive somewhere and how
+    many are yet to arrive at it. Messages may arrive at a rank that has not come yet."""
+
+    def __init__(self, num_ranks: int, num_open: int) -> None:
+        self.missing = np.zeros(num_ranks, dtype=np.int64)
+        self.events: dict[int, simpy.Event] = {}
+        self.num_open = num_open
+
+    def expect(self, env: simpy.Environment, rank: int, num_sent: int, num_received: int) -> simpy.Event:
+        self.missing[rank] += num_sent + num_received
+        self.events[rank] = env.event()
+        self._end([rank])
+        return self.events[rank]
+
+    def arrive(self, source: int, targets: Ints) -> None:
+        self.missing[source] -= len(targets)
+        self.missing[targets] -= 1
+        self._end([source, *targets[self.missing[targets] == 0].tolist()])
+
+    def _end(self, ranks: list[int]) -> None:
+        for rank in ranks:
+            event = self.events.get(rank)
+            if self.missing[rank] == 0 and event is not None and not event.triggered:
+                event.succeed()
+
+
 class _World:
     def __init__(
         self, schedule: Schedule, cluster: Cluster, num_epochs: int, env: simpy.Environment, links: Network
@@ -76,8 +105,7 @@ class _World:
         }
         self._finished: dict[tuple[int, str], int] = defaultdict(lambda: -1)
         self._waiting: dict[tuple[int, str], list[tuple[int, simpy.Event]]] = defaultdict(list)
-        self._arrived: dict[tuple[int, str, int], int] = defaultdict(int)
-        self._complete: dict[tuple[int, str, int], tuple[int, simpy.Event]] = {}
+        self._messages: dict[tuple[str, int], _Messages] = {}
         self._meetings: dict[tuple[str, int], _Meeting] = {}
 
     def run_lane(self, ops: tuple[Op, ...]) -> Steps:
@@ -134,43 +162,28 @@ class _World:
 
     def exchange(self, op: Op, epoch: int) -> Steps:
         """Own sends leave now; the op ends when they and everything addressed to this rank have arrived."""
-        sends = [
-            self._send(op, epoch, peer, num_bytes)
-            for peer, num_bytes in enumerate(self.schedule.sent(op).tolist())
-            if num_bytes
-        ]
-        num_senders = len(self.schedule.senders(op))
-        if num_senders:
-            yield self._all_arrived(op, epoch, num_senders)
-        if sends:
-            yield self.env.all_of(sends)
-
-    def _send(self, op: Op, epoch: int, peer: int, num_bytes: int) -> simpy.Event:
-        flow = self.links.transfer(op.rank, peer, num_bytes)
-        assert flow.callbacks is not None, "a transfer event must not have been processed before it is returned"
-        flow.callbacks.append(lambda _: self._arrive(peer, op.name, epoch))
-        return flow
-
-    def _arrive(self, rank: int, name: str, epoch: int) -> None:
-        key = rank, name, epoch
-        self._arrived[key] += 1
-        needed = self._complete.get(key)
-        if needed and self._arrived[key] == needed[0]:
-            needed[1].succeed()
-
-    def _all_arrived(self, op: Op, epoch: int, num_senders: int) -> simpy.Event:
-        key = op.rank, op.name, epoch
-        event = self.env.event()
-        self._complete[key] = num_senders, event
-        if self._arrived[key] == num_senders:
-            event.succeed()
-        return event
-
-    def receive(self, op: Op, epoch: int) -> Steps:
-        yield self._all_arrived(op, epoch, 1)
+        sent = self.schedule.sent(op)
+        yield from self._move(op, epoch, np.flatnonzero(sent), sent)
 
     def send(self, op: Op, epoch: int) -> Steps:
-        yield self._send(op, epoch, op.work.peer, op.work.num_bytes)
+        yield from self._move(op, epoch, np.array([op.work.peer]), self.schedule.sent(op))
+
+    def receive(self, op: Op, epoch: int) -> Steps:
+        yield from self._move(op, epoch, np.zeros(0, dtype=np.int64), self.schedule.sent(op))
+
+    def _move(self, op: Op, epoch: int, targets: Ints, sizes: Ints) -> Steps:
+        key = op.name, epoch
+        if key not in self._messages:
+            self._messages[key] = _Messages(self.schedule.num_ranks, len(self.schedule.group(op)))
+        messages = self._messages[key]
+        event = messages.expect(self.env, op.rank, len(targets), len(self.schedule.senders(op)))
+        if len(targets):
+            self.links.send(op.rank, targets, sizes[targets], lambda ended: messages.arrive(op.rank, ended))
+        if not event.triggered:
+            yield event
+        messages.num_open -= 1
+        if messages.num_open == 0:
+            del self._messages[key]
 
     def meet(self, op: Op, epoch: int) -> Steps:
         """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once."""
@@ -179,13 +192,18 @@ class _World:
         meeting = self._meetings.setdefault(key, _Meeting(self.env.event()))
         meeting.num_present += 1
         if meeting.num_present == len(group):
-            yield self.env.timeout(self.links.ring_seconds(group, op.work.num_bytes))
-            meeting.done.succeed()
-        else:
-            yield meeting.done
+            del self._meetings[key]
+            self.links.reduce(group, op.work.num_bytes, lambda: _succeed(meeting.done))
+        yield meeting.done
 
     def store(self, op: Op, epoch: int) -> Steps:
-        yield self.links.store(op.rank, op.work.num_bytes)
+        done = self.env.event()
+        self.links.store(op.rank, op.work.num_bytes, lambda: _succeed(done))
+        yield done
+
+
+def _succeed(event: simpy.Event) -> None:
+    event.succeed()
 
 
 HANDLERS: MappingProxyType[Kind, Callable[[_World, Op, int], Steps]] = MappingProxyType(

@@ -148,7 +148,7 @@ def test_a_job_for_torchrun_is_prepared_with_its_command(capsys: pytest.CaptureF
 MISTAKES = {
     "no such command": (["simulat"], "No such command 'simulat'"),
     "no such option": (["simulate", "--jsno"], "No such option"),
-    "missing scenario": (["simulate", "nowhere.toml"], "no such file: nowhere.toml"),
+    "missing scenario": (["simulate", "nowhere.toml"], "no such file: nowhere.toml (embedded scenarios: demo)"),
     "unknown section": (["simulate", "--set", "grap.nodes=3"], "unknown section 'grap'; did you mean 'graph'?"),
     "unknown key": (["simulate", "--set", "graph.node=3"], "unknown key 'node'; did you mean 'nodes'?"),
     "no key": (["simulate", "--set", "graph=3"], "expected section.key=value"),
@@ -177,6 +177,17 @@ MISTAKES = {
     "show what": (["show", "clutser", "x"], "unknown thing to show 'clutser'; did you mean 'cluster'?"),
     "list what": (["list", "methos"], "unknown list 'methos'; did you mean 'methods'?"),
     "compare what": (["compare", "--methods", "vanilla,bsn"], "--methods: unknown method 'bsn'"),
+    "wide beyond reason": (["simulate", "--set", "model.hidden=1000000000000"], "hidden = 1000000000000"),
+    "more nodes than numbers": (["simulate", "--set", "graph.nodes=100000000000"], "nodes = 100000000000"),
+    "no place for a trace": (["run", *SMALL, "--trace", "/nowhere/t.jsonl"], "/nowhere is not a directory"),
+    "a run of a card": (["run", "--set", "graph.source=card", "--set", "graph.dataset=reddit"], "the data itself"),
+    "a run of a graph that is not here": (["run", "--set", "graph.dataset=ogbn-papers100M"], "only the card is here"),
+    "a job that is none": (["show", "job", "nothing"], "nothing is not a job"),
+    "trace format of a run": (["run", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl"),
+    "huge number": (["simulate", "--set", "model.hidden=100000000000000000000"], "is too large"),
+    "huge seed": (["simulate", "--set", "graph.seed=9999999999"], "seed = 9999999999"),
+    "infinite rate": (["run", "--set", "run.lr=inf"], "expected a finite number, got inf"),
+    "a run on an unknown cluster": (["run", "--set", "cluster.name=nonsense"], "unknown cluster 'nonsense'"),
     "trace format": (["simulate", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl"),
 }  # fmt: skip
 
@@ -263,7 +274,11 @@ def test_the_installed_command_gives_exit_codes_and_no_traceback() -> None:
     good = subprocess.run([*command, "list", "methods"], capture_output=True, text=True, check=False)
     assert (good.returncode, good.stdout) == (0, "methods: vanilla\n")
     bad = subprocess.run([*command, "simulate", "x.toml"], capture_output=True, text=True, check=False)
-    assert (bad.returncode, bad.stdout, bad.stderr) == (2, "", "error: no such file: x.toml\n")
+    assert (bad.returncode, bad.stdout, bad.stderr) == (
+        2,
+        "",
+        "error: no such file: x.toml (embedded scenarios: demo)\n",
+    )
 
 
 def test_an_interrupted_run_leaves_no_process_and_no_file(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from halocast.models.modules import (
     mean_neighbours,
     normalised_neighbours,
 )
-from halocast.models.spec import ModelKind, ModelSpec
+from halocast.models.spec import ModelKind, ModelSpec, Norm
 
 BOTH = pytest.mark.skipif(kernels() != ("dgl", "torch"), reason="dgl is not importable here: one kernel only")
 
@@ -71,6 +71,17 @@ def test_dgl_and_torch_kernels_agree_in_float32() -> None:
         results.append((out.detach(), grad))
     assert (results[0][0] - results[1][0]).abs().max() <= 1e-6
     assert (results[0][1] - results[1][1]).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_a_dense_wide_float32_sum_is_right(kernel: str) -> None:
+    """Wide rows and many edges take dgl's blocked kernel, which small graphs never reach."""
+    graph = small_graph(nodes=3000, degree=100, skew=1.0)
+    rows = torch.randn(3000, 602)
+    table = (torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices))
+    adjacency = torch.sparse_csr_tensor(*table, torch.ones(graph.num_edges, dtype=torch.float64)).to_dense()
+    found = neighbour_sum(*table, 3000, kernel=kernel)(rows)
+    assert ((found - adjacency @ rows.double()).abs().max() / adjacency.sum(1).max().sqrt()) < 1e-4
 
 
 def graph_degree(graph: Graph) -> Tensor:
@@ -180,6 +191,46 @@ def test_the_arithmetic_of_a_sage_layer_by_hand() -> None:
     )
     assert sum(arithmetic.flops(*kernel) for kernel in kernels_of_layer) == 120 + 960 + 80 + 2 * 320
     assert arithmetic.bytes_moved("spmm", (10, 15, 60, 8), 4) == 4 * (60 * 8 + 10 * 8) + 4 * 60 + 8 * 10
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("precompute", [False, True])
+@pytest.mark.parametrize("kind", list(ModelKind))
+@pytest.mark.parametrize("norm", list(Norm))
+def test_the_memory_a_layer_keeps_is_what_autograd_saves(
+    kind: ModelKind, norm: Norm, precompute: bool, dropout: float
+) -> None:
+    """Two of 60 nodes' halves: 40 inner rows, 20 halo rows; every distinct large tensor that backward holds on to."""
+    graph = small_graph(nodes=60)
+    spec = spec_for(graph, kind=kind, norm=norm, precompute=precompute, dropout=dropout, num_linear=1, layers=4)
+    block, _ = block_of(graph)
+    part = make_block(lambda rows: block.aggregate(rows)[:40], block.in_degree[:40], block.out_degree)
+    size = PartSize(num_inner=40, num_halo=20, num_edges=graph.num_edges)
+    model = build_model(spec, seed=1, dtype=torch.float64)
+    for layer in range(spec.layers):
+        own = torch.randn(40, spec.widths[layer], dtype=torch.float64)
+        rows = (
+            torch.cat([own, torch.randn(20, spec.widths[layer], dtype=torch.float64)])
+            if spec.aggregates(layer)
+            else own
+        )
+        rows.requires_grad_(layer > 0)
+        summed = torch.randn_like(own) if precompute and layer == 0 else None
+        saved: dict[int, int] = {}
+
+        def note(tensor: Tensor, saved: dict[int, int] = saved) -> Tensor:
+            saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 8
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            out = model.layer(layer, rows, part, summed)
+        if spec.aggregates(layer):
+            note(rows)  # the handler keeps the joined rows as the leaf
+        given = [own, out, *model.parameters(), *([] if summed is None else [summed])]
+        for tensor in given:
+            saved.pop(tensor.untyped_storage().data_ptr(), None)
+        large = sum(numel for numel in saved.values() if numel >= 40 * 3)  # not the moments of the normalisation
+        assert arithmetic.kept_numel(spec, layer, size) == large, f"layer {layer}"
 
 
 def test_backward_of_layer_0_needs_no_gradient_of_the_features() -> None:

@@ -1,6 +1,7 @@
 """The meaning of the numbers: an epoch's parts on timelines drawn by hand, tables and reports made from them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epoc
 from halocast.reports.report import verdict, write_report
 from halocast.reports.summary import summarise
 from halocast.reports.table import csv_table, markdown_table, seconds, size, text_table
-from halocast.schedule.ir import Kind, Lane, Schedule
+from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
+from halocast.schedule.passes import max_cycle_ratio
 from halocast.schedule.trace import Span, Trace
 from halocast.sim.cluster import load_cluster
+from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
+from halocast.sim.links import UnlimitedLinks
 
 POINTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 
@@ -71,6 +75,35 @@ def test_communication_behind_compute_is_hidden() -> None:
     )
     (rank, _) = measure(Trace(source="t", num_ranks=2, num_epochs=1, spans=spans), two_rank_exchange(), 0).ranks
     assert (rank.hidden_comm_s, rank.exposed_comm_s, rank.bubble_s) == (3, 1, 1)
+
+
+def test_an_exchange_on_the_compute_lane_is_communication_all_the_same() -> None:
+    spans = tuple(replace(s, lane=Lane.COMPUTE) for r in (0, 1) for s in (span(r, "make", 0, 1), span(r, "swap", 1, 5)))
+    (rank, _) = measure(Trace(source="t", num_ranks=2, num_epochs=1, spans=spans), two_rank_exchange(), 0).ranks
+    assert (rank.compute_s, rank.exposed_comm_s, rank.hidden_comm_s) == (1, 4, 0)
+
+
+def test_a_lane_nobody_waits_for_sets_the_pace_if_it_is_the_slowest() -> None:
+    spans = tuple(
+        one for e in range(4) for one in (span(0, "make", e, e + 1, e), span(0, "swap", 5 * e + 1, 5 * e + 6, e))
+    ) + tuple(span(1, "swap", 5 * e + 1, 5 * e + 6, e) for e in range(4))
+    assert measure(Trace(source="t", num_ranks=2, num_epochs=4, spans=spans), two_rank_exchange(), 2).epoch_s == 5
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("slow", ["make", "swap", "use"])
+def test_with_unlimited_links_the_reported_epoch_is_the_maximum_cycle_ratio(lag: int, slow: str) -> None:
+    """Rank 1 has one slow op; whichever it is, and however far the exchange lags, report and oracle agree."""
+    cluster = load_cluster("cpu-local")
+    base = two_rank_exchange(lag=lag)
+    kernels = {
+        name: (Kernel("elementwise", (10**6 * (5 if name == slow else 1), 2)),) for name in ("make", "swap", "use")
+    }
+    schedule = replace(base, ops=tuple(replace(o, work=replace(o.work, kernels=kernels[o.name])) for o in base.ops))
+    durations = {(o.rank, o.name): op_seconds(o, cluster.device(0), 4) for o in schedule.ops}
+    warmup, epochs = steady_epochs(schedule)
+    trace = simulate(schedule, cluster, epochs, network=lambda env: UnlimitedLinks(env))
+    assert measure(trace, schedule, warmup).epoch_s == pytest.approx(max_cycle_ratio(schedule, durations), rel=1e-12)
 
 
 def test_warm_up_epochs_are_dropped() -> None:

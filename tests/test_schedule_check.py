@@ -96,6 +96,21 @@ BROKEN = {
         pair(SEND, replace(RECV, work=Work(peer=0, num_bytes=4))),
         "op 0/msg and op 1/msg: sizes differ, 8 and 4 bytes",
     ),
+    "a receive of nothing nobody sends": (
+        Schedule(num_ranks=2, ops=(replace(RECV, work=Work(peer=0)),)),
+        "op 1/msg: rank 0 has no 'msg' to match it",
+    ),
+    "a buffer name with a comma": (
+        replace(GOOD, buffers=(*GOOD.buffers, Buffer(name="x,y", rank=0, num_bytes=1))),
+        "'x,y': names of buffers",
+    ),
+    "a halo buffer that is not what is sent": (
+        replace(
+            changed("swap", 0, reads=("halo",), after=(("swap", 1),)),
+            buffers=tuple(replace(b, rows=Rows.HALO, num_bytes=99 if b.rank == 0 else 12) for b in GOOD.buffers),
+        ),
+        "op 0/swap: receives 12 bytes into 'halo' of 99 bytes",
+    ),
     "a wait for oneself": (changed("use", 0, after=(("swap", 0), ("use", 0))), "op 0/use: deadlock"),
     "a wait for a later op of the lane": (changed("make", 0, after=(("use", 0),)), "deadlock"),
     "a halo nobody fills": (

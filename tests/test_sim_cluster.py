@@ -156,7 +156,7 @@ def test_an_itemsize_without_a_rate_is_refused() -> None:
         ("num_hosts = 2", "num_hosts = 0", "", "num_hosts = 0: needs to be a number above 0"),
         ("gbytes_per_s = 12", "gbytes_per_s = -1", ".pcie", "gbytes_per_s = -1.0: needs to be a number above 0"),
         ("gbit_per_s = 10", "gbit_per_s = 0", ".nic", "gbit_per_s = 0.0: needs to be a number above 0"),
-        ("gbit_per_s = 10", "gbit_per_s = nan", ".nic", "gbit_per_s = nan: needs to be a number above 0"),
+        ("gbit_per_s = 10", "gbit_per_s = nan", ".nic.gbit_per_s", "expected a finite number, got nan"),
         ("latency_us = 30", "latency_us = -3", ".nic", "latency_us = -3.0: needs to be a number at least 0"),
         ("efficiency = 0.75", "efficiency = 1.5", ".nccl", "efficiency = 1.5: a fraction of a peak needs to be at"),
         ("s = 0.25", "s = -2", ".nccl", "remote_gbytes_per_s = -2.0: needs to be a number above 0"),

@@ -36,9 +36,7 @@ def test_one_schedule_two_interpreters(tmp_path: Path) -> None:
         "allreduce",
         "step",
     ]
-    assert format_op(schedule.by_rank[1][7]).endswith(
-        "reads(gh.1,keep.0,gsent.1) writes(grads) after(exchange_grad.1)"
-    )
+    assert format_op(schedule.by_rank[1][7]).endswith("reads(gh.1,keep.0,gsent.1) writes(grads) after(exchange_grad.1)")
     simulated = simulate(schedule, load_cluster("cpu-local", gpus=2), 4)
     assert {(s.rank, s.op, s.epoch) for s in simulated.spans} == {
         (s.rank, s.op, s.epoch) for s in executed.run.trace.spans

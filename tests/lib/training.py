@@ -1,6 +1,7 @@
 """Training for tests: a small workload, run on real processes and by the reference, and how far they differ."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from halocast.exec.job import ITEMSIZE, Job, Settings
+from halocast.exec.job import Job, Settings
 from halocast.exec.launch import Run, execute
 from halocast.exec.reference import Reference, train_reference
 from halocast.graph import Graph, Part, assign, build_parts, from_edges, from_parts, synthetic
 from halocast.graph.parts import Assignment
 from halocast.methods import METHODS
-from halocast.models.spec import ModelKind, ModelSpec
+from halocast.models.spec import ITEMSIZE, ModelKind, ModelSpec
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 
@@ -48,13 +49,20 @@ class Trained:
 
 
 def train(
-    graph: Graph, assignment: Assignment, spec: ModelSpec, directory: Path, *, dtype: str = "float64", **settings: Any
+    graph: Graph,
+    assignment: Assignment,
+    spec: ModelSpec,
+    directory: Path,
+    *,
+    dtype: str = "float64",
+    change: Callable[[Schedule], Schedule] = lambda schedule: schedule,
+    **settings: Any,
 ) -> Trained:
+    """Run vanilla, or what `change` makes of its schedule, on real processes."""
     parts = build_parts(graph, assignment)
-    schedule = schedule_for(parts, spec, dtype)
-    job = Job(
-        schedule=schedule, spec=spec, settings=Settings(num_epochs=EPOCHS, dtype=dtype, audit=True, seed=5, **settings)
-    )
+    schedule = check(change(schedule_for(parts, spec, dtype)))
+    chosen = Settings(**{"num_epochs": EPOCHS, "dtype": dtype, "audit": True, "seed": 5, **settings})
+    job = Job(schedule=schedule, spec=spec, settings=chosen)
     run = execute(job, parts, keep=directory)
     audits = [torch.load(directory / f"audit-{part.rank}.pt") for part in parts]
     logits = torch.zeros(graph.num_nodes, graph.num_classes, dtype=getattr(torch, dtype))

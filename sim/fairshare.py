@@ -1,0 +1,191 @@
+"""Max-min fair rates of flows over shared links, kept up to date as flows start and end.
+
+Progressive filling: all rates rise together; where a link is full, its flows are frozen at that level. Two facts make
+an update cheap and keep it exact. Ending a flow of rate r changes no flow whose rate is below r, because those were
+frozen before r's links filled; starting flows changes none below the smallest equal share on their links. And flows in
+parts of the network that no flow connects to the change do not see it. So only flows at or above a floor, in touched
+components, are filled again.
+
+A flow's own cap is a link of its class that gives every user the same fixed share. The functions are plain Python
+over numpy arrays; from JIT_FLOWS flows on they run compiled by numba, below that compiling would cost more.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+JIT_FLOWS = 100
+NEAR = 1 - 1e-12  # flows at the floor itself are filled again, whatever rounding did to them
+ROUNDING = 1e-12  # of a flow's duration: closer to its end than this it has ended
+INSTANT = 1e-15  # of the time itself: a clock that shows `now` cannot show anything closer
+NO_LINK = -1
+
+
+def choose(
+    num: int,
+    routes: Ints,
+    rates: Floats,
+    capacity: Floats,
+    num_real: int,
+    component: Ints,
+    touched: NDArray[np.bool_],
+    floor: float,
+    again: NDArray[np.bool_],
+    left: Floats,
+    users: Ints,
+) -> int:
+    """Choose the flows to fill again: those in touched components with a rate at or above the floor. The others keep
+    their rates, and their links what is left. Returns how many were chosen."""
+    todo = 0
+    for f in range(num):
+        again[f] = False
+        if not touched[component[routes[f, 0]]]:
+            continue
+        again[f] = rates[f] >= floor or rates[f] == 0.0
+        todo += again[f]
+        for k in range(routes.shape[1]):
+            link = routes[f, k]
+            if link == NO_LINK:
+                break
+            if again[f]:
+                users[link] += 1
+            elif link < num_real:
+                left[link] -= rates[f]
+    return todo
+
+
+def raise_rates(
+    num: int,
+    routes: Ints,
+    rates: Floats,
+    capacity: Floats,
+    num_real: int,
+    again: NDArray[np.bool_],
+    left: Floats,
+    users: Ints,
+    todo: int,
+) -> None:
+    """Progressive filling of the chosen flows: freeze those of the link with the smallest equal share, and so on."""
+    starts = np.zeros(len(capacity) + 1, dtype=np.int64)
+    starts[1:] = np.cumsum(users)
+    members, place = np.empty(starts[-1], dtype=np.int64), starts[:-1].copy()
+    for f in range(num):
+        if again[f]:
+            for link in routes[f]:
+                if link == NO_LINK:
+                    break
+                members[place[link]] = f
+                place[link] += 1
+    live = np.flatnonzero(users)
+    num_live = len(live)
+    while todo > 0:
+        share, at, k = np.inf, 0, 0
+        while k < num_live:
+            link = live[k]
+            if users[link] == 0:
+                num_live -= 1
+                live[k] = live[num_live]
+                continue
+            offer = max(left[link], 0.0) / users[link] if link < num_real else capacity[link]
+            if offer < share:
+                share, at = offer, link
+            k += 1
+        for f in members[starts[at] : starts[at + 1]]:
+            if again[f]:
+                again[f] = False
+                rates[f] = share
+                todo -= 1
+                for link in routes[f]:
+                    if link == NO_LINK:
+                        break
+                    left[link] -= share
+                    users[link] -= 1
+
+
+def advance(num: int, remaining: Floats, rates: Floats, dt: float) -> None:
+    for f in range(num):
+        remaining[f] -= rates[f] * dt
+
+
+def soonest(num: int, remaining: Floats, rates: Floats) -> float:
+    """Seconds until the first of the flows is done."""
+    best = np.inf
+    for f in range(num):
+        if remaining[f] < best * rates[f]:
+            best = max(remaining[f], 0.0) / rates[f]
+    return best
+
+
+def retire(
+    num: int,
+    routes: Ints,
+    remaining: Floats,
+    rates: Floats,
+    ids: Ints,
+    began: Floats,
+    now: float,
+    slack: float,
+    component: Ints,
+    touched: NDArray[np.bool_],
+    out: Ints,
+) -> tuple[int, float, float]:
+    """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, their components
+    are marked as touched. Returns how many, the smallest of their rates, and the bytes that slack forgave."""
+    found, floor, forgiven = 0, np.inf, 0.0
+    f = 0
+    while f < num:
+        lacks_s = remaining[f] / rates[f]
+        if lacks_s > (slack + ROUNDING) * (now + lacks_s - began[f]) + INSTANT * now:
+            f += 1
+            continue
+        out[found] = ids[f]
+        found += 1
+        floor = min(floor, rates[f])
+        forgiven += max(remaining[f], 0.0)
+        touched[component[routes[f, 0]]] = True
+        num -= 1
+        remaining[f], rates[f], ids[f], began[f] = remaining[num], rates[num], ids[num], began[num]
+        for k in range(routes.shape[1]):
+            routes[f, k] = routes[num, k]
+    out[:found].sort()
+    return found, floor, forgiven
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    import numba  # half a second that small simulations do without
+
+    jitted: Callable[..., Any] = numba.njit(cache=True)(function)
+    return jitted
+
+
+def components(routes: Ints, num_links: int) -> Ints:
+    """The number of its connected component for every link; links that share a flow are connected."""
+    label = np.arange(num_links, dtype=np.int64)
+    ends = np.where(routes == NO_LINK, routes[:, :1], routes)
+    while True:
+        before = label.copy()
+        smallest = label[ends].min(axis=1)
+        for column in range(ends.shape[1]):
+            np.minimum.at(label, ends[:, column], smallest)
+        label = label[label]
+        if np.array_equal(before, label):
+            return label
+
+
+def fair_rates(routes: Sequence[Sequence[int]], capacity: Sequence[float]) -> Floats:
+    """Max-min rates of flows given as lists of link numbers; the whole problem at once."""
+    num, width = len(routes), max((len(route) for route in routes), default=1)
+    table = np.full((num, width), NO_LINK, dtype=np.int64)
+    for row, route in zip(table, routes, strict=True):
+        row[: len(route)] = route
+    rates, links = np.zeros(num), np.asarray(capacity, dtype=np.float64)
+    users = np.bincount(table[table >= 0], minlength=len(links))
+    raise_rates(num, table, rates, links, len(links), np.ones(num, dtype=np.bool_), links.copy(), users, num)
+    return rates

@@ -1,0 +1,175 @@
+"""Flows share links max-min fairly: golden values, and the properties that define the allocation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halocast.sim import flows as flows_module
+from halocast.sim.fairshare import NO_LINK, Floats, Ints, components, fair_rates
+from halocast.sim.flows import Flows
+from halocast.sim.links import worst_difference
+
+ORACLE = Path(__file__).parents[2] / "shared" / "oracle" / "maxmin.json"
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[list[list[int]], list[float]]:
+    """Routes of up to 12 flows over up to 6 links, and the links' capacities."""
+    num_links = draw(st.integers(1, 6))
+    capacity = draw(st.lists(st.floats(1, 100), min_size=num_links, max_size=num_links))
+    route = st.lists(st.integers(0, num_links - 1), min_size=1, max_size=num_links, unique=True)
+    return draw(st.lists(route, min_size=1, max_size=12)), capacity
+
+
+def load(routes: list[list[int]], rates: Floats, num_links: int) -> Floats:
+    total = np.zeros(num_links)
+    for route, rate in zip(routes, rates, strict=True):
+        total[route] += rate
+    return total
+
+
+@given(problems())
+def test_no_link_carries_more_than_its_capacity(problem: tuple[list[list[int]], list[float]]) -> None:
+    routes, capacity = problem
+    assert (load(routes, fair_rates(routes, capacity), len(capacity)) <= np.array(capacity) * (1 + 1e-9)).all()
+
+
+@given(problems())
+def test_every_flow_has_a_full_link_on_which_nobody_is_faster(problem: tuple[list[list[int]], list[float]]) -> None:
+    """That is what max-min optimal means: a flow can only gain from one that is not faster."""
+    routes, capacity = problem
+    rates = fair_rates(routes, capacity)
+    full = load(routes, rates, len(capacity)) >= np.array(capacity) * (1 - 1e-9)
+    for route, rate in zip(routes, rates, strict=True):
+        fastest = [max(r for other, r in zip(routes, rates, strict=True) if link in other) for link in route]
+        assert any(full[link] and rate >= top * (1 - 1e-9) for link, top in zip(route, fastest, strict=True))
+
+
+def table(routes: list[list[int]]) -> Ints:
+    width = max(len(route) for route in routes)
+    return np.array([route + [NO_LINK] * (width - len(route)) for route in routes], dtype=np.int64)
+
+
+def simulate(
+    routes: list[list[int]], capacity: list[float], sizes: list[float], starts: list[float], **options: Any
+) -> tuple[Floats, Flows]:
+    """End times of flows, each started by itself."""
+    env = simpy.Environment()
+    flows = Flows(env, np.array(capacity), **options)
+    ends = np.zeros(len(routes))
+
+    def start(k: int) -> Any:
+        yield env.timeout(starts[k])
+        flows.start(table([routes[k]]), np.array([sizes[k]]), np.array([k]), lambda names: np.put(ends, names, env.now))
+
+    for k in range(len(routes)):
+        env.process(start(k))
+    env.run()
+    return ends, flows
+
+
+@st.composite
+def timed_problems(draw: st.DrawFn) -> tuple[list[list[int]], list[float], list[float], list[float]]:
+    routes, capacity = draw(problems())
+    sizes = draw(st.lists(st.floats(0, 500), min_size=len(routes), max_size=len(routes)))
+    starts = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 7.25]), min_size=len(routes), max_size=len(routes)))
+    return routes, capacity, sizes, starts
+
+
+def by_filling_anew(routes: list[list[int]], capacity: list[float], sizes: list[float], starts: list[float]) -> Floats:
+    """The obvious simulation: at every start and end compute all rates from scratch."""
+    left, ends, now = np.array(sizes), np.full(len(routes), np.nan), 0.0
+    while np.isnan(ends).any():
+        active = [k for k in range(len(routes)) if starts[k] <= now and np.isnan(ends[k])]
+        done = [k for k in active if left[k] <= 1e-12 * (1 + sizes[k])]
+        if done:
+            ends[done] = now
+            continue
+        rates = fair_rates([routes[k] for k in active], capacity)
+        ends_in = [left[k] / r for k, r in zip(active, rates, strict=True)]
+        dt = min(ends_in + [s - now for s in starts if s > now])
+        left[active] -= rates * dt
+        now += dt
+    return ends
+
+
+@given(timed_problems())
+def test_partial_updates_give_the_same_ends_as_filling_everything_anew(
+    problem: tuple[list[list[int]], list[float], list[float], list[float]],
+) -> None:
+    ends, flows = simulate(*problem)
+    assert np.allclose(ends, by_filling_anew(*problem), rtol=1e-9, atol=1e-9)
+    assert flows.num_ended == len(ends)
+    assert flows.num_bytes == pytest.approx(sum(problem[2]))
+    assert flows.forgiven_bytes <= 1e-9 * (1 + flows.num_bytes)
+
+
+@given(timed_problems(), st.randoms(use_true_random=False))
+def test_the_order_of_flows_does_not_matter(
+    problem: tuple[list[list[int]], list[float], list[float], list[float]], random: Any
+) -> None:
+    routes, capacity, sizes, starts = problem
+    order = list(range(len(routes)))
+    random.shuffle(order)
+    ends, _ = simulate(*problem)
+    shuffled, _ = simulate([routes[k] for k in order], capacity, [sizes[k] for k in order], [starts[k] for k in order])
+    assert np.allclose(shuffled, ends[order], rtol=1e-9, atol=1e-12)
+
+
+def test_compiled_and_plain_functions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    routes = [rng.choice(8, size=rng.integers(1, 5), replace=False).tolist() for _ in range(60)]
+    problem = (routes, rng.uniform(1, 9, 8).tolist(), rng.uniform(1, 50, 60).tolist(), rng.uniform(0, 9, 60).tolist())
+    plain, _ = simulate(*problem)
+    monkeypatch.setattr(flows_module, "JIT_FLOWS", 1)
+    compiled, _ = simulate(*problem)
+    assert np.allclose(plain, compiled, rtol=1e-12)
+
+
+def test_a_cap_holds_a_flow_back_and_leaves_the_rest_to_others() -> None:
+    """Link of 10; flow 0 capped at 2 (link 1), flow 1 free: 2 and 8; then flow 0 alone still 2."""
+    ends, _ = simulate([[0, 1], [0]], [10.0], [20.0, 40.0], [0.0, 0.0], caps=np.array([2.0]))
+    assert ends.tolist() == [10.0, 5.0]
+
+
+def test_a_cap_is_not_shared_between_the_flows_that_have_it() -> None:
+    ends, _ = simulate([[0, 1], [0, 1], [0, 1]], [10.0], [20.0] * 3, [0.0] * 3, caps=np.array([2.0]))
+    assert ends.tolist() == [10.0] * 3
+
+
+def test_slack_ends_flows_together_and_says_what_it_forgave() -> None:
+    exact, _ = simulate([[0], [0]], [10.0], [100.0, 100.5], [0.0, 0.0])
+    assert exact == pytest.approx([20.0, 20.05])
+    ends, flows = simulate([[0], [0]], [10.0], [100.0, 100.5], [0.0, 0.0], slack=0.01)
+    assert ends == pytest.approx([20.0, 20.0])
+    assert flows.forgiven_bytes == pytest.approx(0.5)
+
+
+@given(timed_problems())
+def test_with_slack_no_flow_ends_after_its_exact_end(
+    problem: tuple[list[list[int]], list[float], list[float], list[float]],
+) -> None:
+    """Forgiving bytes only frees links earlier."""
+    routes, capacity, sizes, starts = problem
+    shared = [[0] for _ in routes]  # on one link there are no anomalies of reordering
+    exact, _ = simulate(shared, capacity, sizes, starts)
+    early, flows = simulate(shared, capacity, sizes, starts, slack=0.05)
+    assert (early <= exact * (1 + 1e-9) + 1e-12).all()
+    assert exact.max() - early.max() <= flows.forgiven_bytes / capacity[0] + 1e-9
+
+
+def test_components_are_what_flows_connect() -> None:
+    assert components(np.array([[0, 2], [3, NO_LINK], [2, 5]]), 6).tolist() == [0, 1, 0, 3, 4, 0]
+
+
+@pytest.mark.skipif(not ORACLE.exists(), reason="the golden values are not beside the project")
+def test_all_golden_scenarios_agree() -> None:
+    scenarios = json.loads(ORACLE.read_text())
+    assert len(scenarios) == 24
+    assert max(worst_difference(scenario) for scenario in scenarios) <= 1e-9
