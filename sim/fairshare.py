@@ -27,6 +27,37 @@ INSTANT = 1e-15  # of the time itself: a clock that shows `now` cannot show anyt
 NO_LINK = -1
 
 
+def connect(num: int, routes: Ints, first: int, component: Ints) -> None:
+    """Give all links of each flow from `first` on the same component number; components only ever grow together."""
+    for f in range(first, num):
+        mine = component[routes[f, 0]]
+        for link in routes[f]:
+            if link == NO_LINK:
+                break
+            other = component[link]
+            if other != mine:
+                for k in range(len(component)):
+                    if component[k] == other:
+                        component[k] = mine
+
+
+def start_floor(num: int, routes: Ints, first: int, capacity: Floats, num_real: int) -> float:
+    """The smallest equal share on the links of flows from `first` on: no flow slower than it can be changed by them."""
+    users = np.zeros(len(capacity), dtype=np.int64)
+    for f in range(num):
+        for link in routes[f]:
+            if link == NO_LINK:
+                break
+            users[link] += 1
+    floor = np.inf
+    for f in range(first, num):
+        for link in routes[f]:
+            if link == NO_LINK:
+                break
+            floor = min(floor, capacity[link] / (users[link] if link < num_real else 1))
+    return floor
+
+
 def choose(
     num: int,
     routes: Ints,
@@ -163,20 +194,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     jitted: Callable[..., Any] = numba.njit(cache=True)(function)
     return jitted
-
-
-def components(routes: Ints, num_links: int) -> Ints:
-    """The number of its connected component for every link; links that share a flow are connected."""
-    label = np.arange(num_links, dtype=np.int64)
-    ends = np.where(routes == NO_LINK, routes[:, :1], routes)
-    while True:
-        before = label.copy()
-        smallest = label[ends].min(axis=1)
-        for column in range(ends.shape[1]):
-            np.minimum.at(label, ends[:, column], smallest)
-        label = label[label]
-        if np.array_equal(before, label):
-            return label
 
 
 def fair_rates(routes: Sequence[Sequence[int]], capacity: Sequence[float]) -> Floats:

@@ -20,10 +20,11 @@ from halocast.sim.fairshare import (
     advance,
     choose,
     compiled,
-    components,
+    connect,
     raise_rates,
     retire,
     soonest,
+    start_floor,
 )
 
 BATCH = 32  # bits of an id that number a flow within its batch
@@ -95,11 +96,13 @@ class Flows:
         new, self._new = self._new, []
         width = max(self._routes.shape[1], *(routes.shape[1] for routes, _, _ in new))
         first = self._num
+        if first == 0:
+            self._component = np.arange(len(self.capacity))
         for routes, num_bytes, ids in new:
             self._append(_widened(routes, width), num_bytes, ids, width)
-        self._component = components(self._routes[: self._num], len(self.capacity))
+        self._call(connect, self._routes, first, self._component)
         self._touched[self._component[self._routes[first : self._num, 0]]] = True
-        self._fill(self._floor_of_start(first))
+        self._fill(self._call(start_floor, self._routes, first, self.capacity, self._num_real))
         self._end_and_plan()
 
     def _append(self, routes: Ints, num_bytes: Floats, ids: Ints, width: int) -> None:
@@ -116,14 +119,6 @@ class Flows:
         self._ids[num : num + more] = ids
         self._num += more
         self.num_bytes += float(num_bytes.sum())
-
-    def _floor_of_start(self, first: int) -> float:
-        """No flow slower than the smallest equal share on a new flow's links can be changed by it."""
-        routes = self._routes[: self._num]
-        users = np.bincount(routes[routes >= 0], minlength=len(self.capacity))
-        users[self._num_real :] = 1  # a cap is not shared
-        share = np.append(self.capacity / np.maximum(users, 1), np.inf)
-        return float(share[routes[first:]].min())  # NO_LINK picks the infinity at the end
 
     def _fill(self, floor: float) -> None:
         """New rates for the flows in touched components that are not slower than the floor."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.sim import flows as flows_module
-from halocast.sim.fairshare import NO_LINK, Floats, Ints, components, fair_rates
+from halocast.sim.fairshare import NO_LINK, Floats, Ints, connect, fair_rates
 from halocast.sim.flows import Flows
 from halocast.sim.links import worst_difference
 
@@ -165,7 +165,9 @@ def test_with_slack_no_flow_ends_after_its_exact_end(
 
 
 def test_components_are_what_flows_connect() -> None:
-    assert components(np.array([[0, 2], [3, NO_LINK], [2, 5]]), 6).tolist() == [0, 1, 0, 3, 4, 0]
+    component = np.arange(6)
+    connect(3, np.array([[0, 2], [3, NO_LINK], [2, 5]]), 0, component)
+    assert component.tolist() == [0, 1, 0, 3, 4, 0]
 
 
 @pytest.mark.skipif(not ORACLE.exists(), reason="the golden values are not beside the project")
