@@ -63,7 +63,7 @@ def simulate(
         return
     print(text_table([prediction.summary]))
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
-    print(f"constants, not calibrated: {prediction.summary['constants']}")
+    print(f"links: {prediction.summary['links']}; constants, not calibrated: {prediction.summary['constants']}")
 
 
 def _at_least_1(option: str, value: int | None) -> None:

@@ -12,6 +12,7 @@ from halocast.schedule.passes import memory
 from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.engine import simulate
+from halocast.sim.queued import links_for
 
 DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
 
@@ -57,6 +58,7 @@ def predict_on(
         "transport": str(cluster.transport),
         "device": cluster.device(0).name,
         "sizes": workload.halo.source,
+        "links": links_for(schedule.num_ranks).kind,
         "constants": cluster.source,
         "device_memory_bytes": capacity,
         "fits": peaks[worst].peak_bytes <= capacity,

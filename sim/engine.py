@@ -18,7 +18,8 @@ from halocast.schedule.trace import Span, Trace
 from halocast.sim.cluster import Cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Ints
-from halocast.sim.links import Network, SharedLinks
+from halocast.sim.links import Network
+from halocast.sim.queued import links_for
 
 Steps = Generator[simpy.Event, Any, None]
 
@@ -36,7 +37,7 @@ def simulate(
             f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
         )
     env = simpy.Environment()
-    links = network(env) if network else SharedLinks(env, cluster)
+    links = network(env) if network else links_for(schedule.num_ranks)(env, cluster)
     world = _World(schedule, cluster, num_epochs, env, links)
     lanes = [
         env.process(world.run_lane(ops)) for rank in range(schedule.num_ranks) for ops in _ordered_lanes(schedule, rank)

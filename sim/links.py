@@ -81,6 +81,8 @@ class Hop:
 class SharedLinks:
     """All flows of a cluster, sharing its links max-min fairly."""
 
+    kind = "shared"
+
     def __init__(self, env: simpy.Environment, cluster: Cluster, slack: float = 0.0) -> None:
         self._env = env
         self.cluster = cluster
