@@ -22,9 +22,10 @@ test: $(VENV)/.ready  ## every check CI runs
 slow: $(VENV)/.ready  ## checks that take minutes
 	$(BIN)/pytest -m slow
 
-bench: $(VENV)/.ready  ## prints the figures the README quotes
+bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them there
 	$(BIN)/python benchmarks/graph_build.py
-	$(BIN)/python benchmarks/exec_overhead.py
+	$(BIN)/python benchmarks/exec_overhead.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py overhead
+	$(BIN)/python benchmarks/links.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py links
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out

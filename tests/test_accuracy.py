@@ -23,6 +23,13 @@ def test_a_two_layer_gcn_on_cora_reaches_its_known_accuracy(capsys: pytest.Captu
     assert final_test_accuracy(capsys, f"graph.dataset={CORA}") >= 0.79
 
 
+@pytest.mark.skipif(not CORA.exists(), reason="squirrel.npz is not beside the project")
+def test_a_dense_real_graph_trains_in_float32(capsys: pytest.CaptureFixture[str]) -> None:
+    """Squirrel: 76 neighbours per node and 2,089 features, the shape that crashed dgl's blocked kernel."""
+    dataset = CORA.with_name("squirrel.npz")
+    assert final_test_accuracy(capsys, f"graph.dataset={dataset}", "model.kind=sage", "run.epochs=5") > 0.2
+
+
 def test_a_two_layer_gcn_learns_a_synthetic_graph_of_coras_size(capsys: pytest.CaptureFixture[str]) -> None:
     # random parts: without the halo rows half of every neighbourhood would be missing
     twin = ["graph.nodes=2708", "graph.degree=4", "graph.classes=7", "graph.features=64", "graph.mixing=0.1"]

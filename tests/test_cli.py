@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -281,7 +282,70 @@ def test_the_installed_command_gives_exit_codes_and_no_traceback() -> None:
     )
 
 
-def test_an_interrupted_run_leaves_no_process_and_no_file(tmp_path: Path) -> None:
+def test_without_a_command_there_is_help_and_a_version(capsys: pytest.CaptureFixture[str]) -> None:
+    command = str(Path(sys.executable).parent / "halocast")
+    done = subprocess.run([command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert {"simulate", "run", "compare", "list", "show"} <= set(done.stdout.split())
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == metadata.version("halocast")
+
+
+def test_a_cluster_file_is_found_beside_its_scenario(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source = Path(str(files("halocast.sim.machines"))) / "t4-3x2-15gbe.toml"
+    (tmp_path / "mine.toml").write_text(source.read_text())
+    (tmp_path / "s.toml").write_text('[cluster]\nfile = "mine.toml"\ngpus = 4\n[graph]\nnodes = 400\ndegree = 5\n')
+    monkeypatch.chdir("/")
+    assert said(capsys, "simulate", str(tmp_path / "s.toml"), "--json")["cluster"] == "mine"
+
+
+def test_a_loss_that_is_no_number_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", *SMALL, "--ranks", "1", "--set", "run.lr=1e30"]) == 0
+    assert "warning: the loss is nan" in capsys.readouterr().err
+
+
+def test_a_prepared_job_can_be_run_and_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    assert run(["run", *SMALL, "--ranks", "1", "--prepare", str(job)]) == 0
+    capsys.readouterr()
+    assert "the job has no results yet" in failure(capsys, "show", "job", str(job))
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    done = subprocess.run(
+        [*command, "-m", "halocast.exec.worker", str(job)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert f"halocast show job {job}" in done.stdout
+    assert run(["show", "job", str(job)]) == 0
+    assert "executed" in capsys.readouterr().out
+    assert "needs a directory of its own" in failure(capsys, "run", *SMALL, "--ranks", "1", "--prepare", str(job))
+
+
+def test_a_worker_without_a_job_says_so_and_makes_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "halocast.exec.worker", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "is not a job" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("delay_s", [0.15, 0.4, 0.8])
+def test_an_interrupt_while_it_starts_is_no_traceback(delay_s: float) -> None:
+    command = [str(Path(sys.executable).parent / "halocast"), "run", *SMALL, "--ranks", "2"]
+    process = subprocess.Popen(
+        [*command, "--set", "run.epochs=1000000"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT)  # before our first line, Python's own
+    if process.returncode == 130:
+        assert stderr == "error: interrupted\n"
+
+
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_process_and_no_file(tmp_path: Path, what: signal.Signals) -> None:
     command = [str(Path(sys.executable).parent / "halocast"), "run", *SMALL, "--ranks", "2"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(
@@ -294,7 +358,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_file(tmp_path: Path) -> Non
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("halocast-job-*/progress")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(what)
     _, stderr = process.communicate(timeout=20)
     assert process.returncode == 130
     assert stderr.endswith("error: interrupted\n")
