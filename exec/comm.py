@@ -62,6 +62,7 @@ class Channel:
     link: Link
     send_rows: list[int]  # per peer
     recv_rows: list[int]
+    packed: Tensor  # rows on their way out; free again when an instance has ended
     ring: list[Tensor]
     last_epoch: int
     is_free: Callable[[int, bool], bool]  # (instance whose slot is wanted, may wait)
@@ -71,8 +72,11 @@ class Channel:
         """Rows of an instance; before the first one, the initial zeros."""
         return self.ring[self._slot(instance)] if instance >= 0 else torch.zeros_like(self.ring[0])
 
+    def pack(self, rows: Tensor, picked: Tensor) -> Tensor:
+        return torch.index_select(rows, 0, picked, out=self.packed)
+
     def run(self, epoch: int, packed: Tensor) -> int:
-        """Send the packed rows, receive this epoch's; returns bytes sent."""
+        """Send rows that lie grouped by peer, receive this epoch's; returns bytes sent."""
         sends = self._start(epoch, packed)
         name = f"{self.op.name} of epoch {epoch}"
         for peer, work in [*self._posted.pop(epoch, []), *sends]:

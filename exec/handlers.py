@@ -82,8 +82,9 @@ def exchange(state: RankState, op: Op, epoch: int) -> int:
     rows = state.value(op, op.reads[0], epoch)
     buffer = state.schedule.buffer(op.rank, op.reads[0])
     assert buffer is not None
-    packed = rows.detach()[state.send_rows] if buffer.rows is Rows.INNER else rows.detach()
-    return state.channels[op.name].run(epoch, packed)
+    channel = state.channels[op.name]
+    packed = channel.pack(rows.detach(), state.send_rows) if buffer.rows is Rows.INNER else rows.detach()
+    return channel.run(epoch, packed)
 
 
 def reduce_grads(state: RankState, op: Op, epoch: int) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from halocast.base.errors import RunError
 from halocast.schedule.ir import Lane, Op, Schedule
-from halocast.schedule.trace import Span
+from halocast.schedule.trace import Span, span_of
 
 Handle = Callable[[Op, int], int]
 
@@ -127,16 +127,5 @@ class Interpreter:
         start = self.clock()
         num_bytes = self.handle(op, epoch)
         end = self.clock()
-        self.spans.append(  # list.append is atomic; lanes share the list
-            Span(
-                rank=op.rank,
-                lane=op.lane,
-                op=op.name,
-                kind=op.kind,
-                epoch=epoch,
-                start_s=start,
-                end_s=end,
-                num_bytes=num_bytes,
-            )
-        )
+        self.spans.append(span_of(op, epoch, start, end, num_bytes))  # atomic; lanes share the list
         self.progress.finish(op, epoch)

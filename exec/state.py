@@ -120,6 +120,7 @@ class RankState:
             link=self.link,
             send_rows=send_rows,
             recv_rows=recv_rows,
+            packed=self.features.new_empty((sum(send_rows), width)),
             ring=[self.features.new_zeros(shape) for _ in range(slots)],
             last_epoch=op.latest(self.job.settings.num_epochs - 1),
             is_free=lambda epoch, wait: self._is_free(op, epoch, slots, wait),

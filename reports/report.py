@@ -104,8 +104,9 @@ def _fastest(summaries: Sequence[Summary]) -> str:
         return "No method fits in the memory of the devices."
     best = min(fitting, key=lambda s: s["epoch_s"])
     share = best["exposed_comm_s"] / best["epoch_s"] if best["epoch_s"] else 0.0
+    chosen = f"Fastest of {len(simulated)} methods: **" if len(simulated) > 1 else "Predicted: **"
     return (
-        f"Fastest: **{best['method']}** on {best['cluster']} with {best['ranks']} ranks, "
+        f"{chosen}{best['method']}** on {best['cluster']} with {best['ranks']} ranks, "
         f"{best['epoch_s']:.4g} s per epoch, of which {share:.0%} is exposed communication."
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
-from halocast.schedule.ir import Kind, Lane
+from halocast.schedule.ir import Kind, Lane, Op
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,19 @@ class Span:
     start_s: float
     end_s: float
     num_bytes: int = 0
+
+
+def span_of(op: Op, epoch: int, start_s: float, end_s: float, num_bytes: int) -> Span:
+    return Span(
+        rank=op.rank,
+        lane=op.lane,
+        op=op.name,
+        kind=op.kind,
+        epoch=epoch,
+        start_s=start_s,
+        end_s=end_s,
+        num_bytes=num_bytes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import simpy
 
 from halocast.base.errors import InputError
 from halocast.schedule.ir import Kind, Lane, Op, Schedule
-from halocast.schedule.trace import Span, Trace
+from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import Cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Ints
@@ -144,18 +144,7 @@ class _World:
         self._waiting[key] = late
 
     def _record(self, op: Op, epoch: int, start_s: float) -> None:
-        self.spans.append(
-            Span(
-                rank=op.rank,
-                lane=op.lane,
-                op=op.name,
-                kind=op.kind,
-                epoch=epoch,
-                start_s=start_s,
-                end_s=self.env.now,
-                num_bytes=self.schedule.num_bytes(op),
-            )
-        )
+        self.spans.append(span_of(op, epoch, start_s, self.env.now, self.schedule.num_bytes(op)))
 
     def nothing(self, op: Op, epoch: int) -> Steps:
         """The kernels were all there was to do."""

@@ -14,26 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schedules import PROMISED
 
 from halocast.cli import run
 
 SMALL = ["--set", "graph.nodes=400", "--set", "graph.degree=8", "--set", "model.hidden=16", "--set", "run.epochs=6"]
-PROMISED = {
-    "method",
-    "epoch_s",
-    "compute_s",
-    "exposed_comm_s",
-    "hidden_comm_s",
-    "reduce_s",
-    "wait_s",
-    "bubble_s",
-    "bytes_total",
-    "bytes_per_epoch_by_op",
-    "peak_memory_bytes",
-    "staleness",
-    "epochs",
-    "warmup_epochs",
-}
 TINY = ["--set", "graph.nodes=5", "--set", "graph.degree=2", "--set", "graph.classes=2"]
 
 

@@ -8,6 +8,7 @@ import pytest
 from training import (
     EPOCHS,
     assert_equal_training,
+    graph_of,
     hub_graph,
     metis_parts,
     random_parts,
@@ -80,21 +81,8 @@ def test_a_part_without_train_nodes(tmp_path: Path) -> None:
 
 def test_parts_that_share_nothing(tmp_path: Path) -> None:
     """A ring cut into four arcs: opposite arcs exchange no rows, H[0, 2] is empty."""
-    base = small_graph(nodes=80)
     ring = np.arange(80)
-    from halocast.graph import from_edges
-
-    graph = from_edges(
-        np.concatenate([ring, (ring + 1) % 80]),
-        np.concatenate([(ring + 1) % 80, ring]),
-        80,
-        features=base.features,
-        labels=base.labels,
-        train_mask=base.train_mask,
-        val_mask=base.val_mask,
-        test_mask=base.test_mask,
-        num_classes=base.num_classes,
-    )
+    graph = graph_of(np.concatenate([ring, (ring + 1) % 80]), np.concatenate([(ring + 1) % 80, ring]), 80)
     trained = train(graph, (ring // 20).astype(np.int32), spec_for(graph), tmp_path)
     assert trained.schedule.matrices[0].counts.tolist() == [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
     assert_equal_training(trained, reference_for(graph, spec_for(graph)), logits=1e-10, grads=1e-10)

@@ -9,6 +9,9 @@ from schedules import legal_schedules, op, two_rank_exchange
 
 from halocast.base.errors import RunError
 from halocast.exec.null import execute_null
+from halocast.plan.scenario import load_scenario
+from halocast.plan.workload import prepare
+from halocast.reports.metrics import measure, steady_epochs
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
 from halocast.schedule.passes import dependence_edges, hyperperiod, max_cycle_ratio
 from halocast.schedule.trace import Trace
@@ -105,6 +108,15 @@ def test_with_unlimited_links_the_pace_is_the_maximum_cycle_ratio(schedule: Sche
     for num_epochs in (24, 96):
         end = max((span.end_s for span in run_unlimited(schedule, num_epochs).spans), default=0.0)
         assert abs(end - num_epochs * ratio) <= transient
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_vanilla_with_unlimited_links_paces_exactly_at_its_maximum_cycle_ratio(ranks: int) -> None:
+    scenario = load_scenario("demo", ["graph.dataset=reddit", "graph.inductive=true"])
+    schedule = prepare(scenario, ranks).schedule
+    warmup, num_epochs = steady_epochs(schedule)
+    metrics = measure(run_unlimited(schedule, num_epochs), schedule, warmup)
+    assert metrics.epoch_s == pytest.approx(max_cycle_ratio(schedule, seconds(schedule)), rel=1e-12)
 
 
 def test_a_timeline_is_exactly_what_the_rules_say() -> None:

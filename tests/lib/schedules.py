@@ -7,6 +7,23 @@ from hypothesis import strategies as st
 
 from halocast.schedule.ir import SHARED, Buffer, Kernel, Kind, Lane, Matrix, Op, Schedule, Work
 
+# what every summary has
+PROMISED = {
+    "method",
+    "epoch_s",
+    "compute_s",
+    "exposed_comm_s",
+    "hidden_comm_s",
+    "reduce_s",
+    "wait_s",
+    "bubble_s",
+    "bytes_total",
+    "bytes_per_epoch_by_op",
+    "peak_memory_bytes",
+    "staleness",
+    "epochs",
+    "warmup_epochs",
+}
 COMM_LANES = (Lane.HALO, Lane.GRAD, Lane.REDUCE)
 
 

@@ -1,6 +1,5 @@
 """Training for tests: a small workload, run on real processes and by the reference, and how far they differ."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from halocast.exec.job import Job, Settings
@@ -100,11 +100,16 @@ def hub_graph() -> Graph:
     ring = np.arange(n)
     src = np.concatenate([ring, np.zeros(n - 1, dtype=np.int64), ring[1:]])
     dst = np.concatenate([(ring + 1) % n, ring[1:], np.zeros(n - 1, dtype=np.int64)])
-    base = small_graph(nodes=n)
+    return graph_of(src, dst, n)
+
+
+def graph_of(src: NDArray[np.int64], dst: NDArray[np.int64], num_nodes: int) -> Graph:
+    """A graph of these edges, with the features, labels and masks of a small synthetic one."""
+    base = small_graph(nodes=num_nodes)
     return from_edges(
         src,
         dst,
-        n,
+        num_nodes,
         features=base.features,
         labels=base.labels,
         train_mask=base.train_mask,
@@ -112,8 +117,3 @@ def hub_graph() -> Graph:
         test_mask=base.test_mask,
         num_classes=base.num_classes,
     )
-
-
-def error_of(directory: Path, rank: int) -> str:
-    message: str = json.loads((directory / f"error-{rank}.json").read_text())["message"]
-    return message
