@@ -135,7 +135,8 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Loss summed over nodes: cross entropy for class ids, binary cross entropy for a row of labels per node."""
     if labels.dim() == 1:
         return F.cross_entropy(logits, labels, reduction="sum")
-    return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1).sum()
+    wanted = labels.to(logits.dtype)  # else the loss takes the precision of the labels
+    return F.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(1).sum()
 
 
 def hits(logits: Tensor, labels: Tensor) -> tuple[float, float]:

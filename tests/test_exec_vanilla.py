@@ -118,3 +118,18 @@ def test_the_weights_torch_holds_are_the_weights_the_spec_counts(tmp_path: Path)
     for kind in (ModelKind.SAGE, ModelKind.GCN):
         spec = spec_for(graph, kind=kind, layers=4, num_linear=1)
         assert len(reference_for(graph, spec).weights) == spec.num_weights
+
+
+def test_a_graph_with_several_labels_per_node(tmp_path: Path) -> None:
+    base = small_graph()
+    labels = (np.random.default_rng(0).random((base.num_nodes, 5)) < 0.3).astype(np.float32)
+    graph = replace(base, labels=labels, num_classes=5)
+    spec = spec_for(graph)
+    trained = train(graph, metis_parts(graph, 3), spec, tmp_path)
+    expected = reference_for(graph, spec)
+    assert_equal_training(trained, expected, logits=1e-10, grads=1e-10)
+    predicted, actual = expected.logits.numpy() > 0, labels > 0.5
+    test = graph.test_mask
+    both = (predicted & actual)[test].sum()
+    micro_f1 = 2 * both / (predicted[test].sum() + actual[test].sum())
+    assert trained.run.evaluated[EPOCHS - 1]["test"] == pytest.approx(micro_f1)
