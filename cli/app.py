@@ -16,6 +16,7 @@ from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
 from halocast.plan.workload import Workload, prepare
+from halocast.reports.perfetto import write_perfetto
 from halocast.reports.report import require_report_place, write_report
 from halocast.reports.table import size, text_table
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
@@ -39,7 +40,9 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
 ScenarioFile = Annotated[str | None, typer.Argument(help="Scenario file (TOML) or the name of an embedded one [demo].")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set graph.dataset=cora; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-TraceFile = Annotated[Path | None, typer.Option("--trace", help="Also write the trace (.parquet or .jsonl).")]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Also write the trace: .parquet, .jsonl, or .json for Perfetto.")
+]
 
 
 @app.command()
@@ -56,8 +59,7 @@ def simulate(
     chosen = load_scenario(scenario, overrides or ())
     with status() as say:
         prediction = predict(chosen, num_epochs=epochs, say=say)
-    if trace is not None:
-        save_trace(prediction.trace, trace)
+    _write_trace(prediction.trace, trace)
     if json:
         print_json(prediction.summary)
         return
@@ -73,7 +75,12 @@ def _at_least_1(option: str, value: int | None) -> None:
 def _require_trace(path: Path | None) -> None:
     """Before hours of work, not after."""
     if path is not None:
-        require_trace_name(path)
+        require_trace_name(path, (".parquet", ".jsonl", ".json"))
+
+
+def _write_trace(trace: Trace, path: Path | None) -> None:
+    if path is not None:
+        (write_perfetto if path.suffix == ".json" else save_trace)(trace, path)
 
 
 def _memory_verdict(prediction: Prediction) -> str:
@@ -107,8 +114,7 @@ def run(
         prepare_job(workload, prepare_only)
         return
     done, summary = run_workload(workload, port=port)
-    if trace is not None:
-        save_trace(done.trace, trace)
+    _write_trace(done.trace, trace)
     if json:
         print_json(summary)
         return

@@ -51,10 +51,10 @@ class Trace:
         return (span for span in self.spans if span.rank == rank)
 
 
-def require_trace_name(path: Path) -> None:
+def require_trace_name(path: Path, suffixes: tuple[str, ...] = (".parquet", ".jsonl")) -> None:
     """A trace can be written there, as far as one can tell before."""
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise InputError(f"{path}: a trace file ends in .parquet or .jsonl")
+    if path.suffix not in suffixes:
+        raise InputError(f"{path}: a trace file ends in {' or '.join(suffixes)}")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"{path}: {path.parent} is not a directory one can write to")
 

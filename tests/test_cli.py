@@ -169,12 +169,12 @@ MISTAKES = {
     "a run of a card": (["run", "--set", "graph.source=card", "--set", "graph.dataset=reddit"], "the data itself"),
     "a run of a graph that is not here": (["run", "--set", "graph.dataset=ogbn-papers100M"], "only the card is here"),
     "a job that is none": (["show", "job", "nothing"], "nothing is not a job"),
-    "trace format of a run": (["run", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl"),
+    "trace format of a run": (["run", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl or .json"),
     "huge number": (["simulate", "--set", "model.hidden=100000000000000000000"], "is too large"),
     "huge seed": (["simulate", "--set", "graph.seed=9999999999"], "seed = 9999999999"),
     "infinite rate": (["run", "--set", "run.lr=inf"], "expected a finite number, got inf"),
     "a run on an unknown cluster": (["run", "--set", "cluster.name=nonsense"], "unknown cluster 'nonsense'"),
-    "trace format": (["simulate", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl"),
+    "trace format": (["simulate", *SMALL, "--trace", "t.xml"], "a trace file ends in .parquet or .jsonl or .json"),
 }  # fmt: skip
 
 

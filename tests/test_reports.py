@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from schedules import PROMISED, legal_schedules, two_rank_exchange
 from halocast.base.errors import InputError
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
+from halocast.reports.perfetto import write_perfetto
 from halocast.reports.report import verdict, write_report
 from halocast.reports.summary import summarise
 from halocast.reports.table import csv_table, markdown_table, seconds, size, text_table
@@ -119,6 +121,22 @@ def test_the_parts_of_an_epoch_add_up_to_it(schedule: Schedule) -> None:
     for rank in measure(trace, schedule, warmup).ranks:
         total = sum(getattr(rank, part) for part in PARTS)
         assert total == pytest.approx(rank.epoch_s, rel=1e-9, abs=1e-15)
+
+
+def test_a_perfetto_file_has_a_slice_per_span_on_lanes_that_nest(tmp_path: Path) -> None:
+    schedule = two_rank_exchange(lag=1)
+    trace = simulate(schedule, load_cluster("cpu-local"), 3)
+    write_perfetto(trace, tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert len(slices) == len(trace.spans) == 18
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert lanes == {(0, 0): "compute", (0, 1): "halo", (1, 0): "compute", (1, 1): "halo"}
+    for lane in lanes:
+        mine = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if (s["pid"], s["tid"]) == lane)
+        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(mine))
+    swap = next(s for s in slices if s["name"] == "swap")
+    assert swap["args"] == {"epoch": 0, "bytes": 12, "kind": "exchange", "is": "predicted"}
 
 
 @pytest.mark.parametrize(("epochs", "warmup"), [(1, 0), (3, 1), (9, 3), (100, 3)])
