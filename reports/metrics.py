@@ -73,8 +73,8 @@ def steady_epochs(schedule: Schedule) -> tuple[int, int]:
     """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
     longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
     period = hyperperiod(schedule)
-    warmup = (2 + 2 * longest) * period
-    return warmup, warmup + 2 * max(1, longest) * period
+    warmup = (1 + 2 * longest) * period
+    return warmup, warmup + max(1, longest) * period
 
 
 def default_warmup(num_epochs: int) -> int:
