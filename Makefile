@@ -26,6 +26,7 @@ bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them the
 	$(BIN)/python benchmarks/graph_build.py
 	$(BIN)/python benchmarks/exec_overhead.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py overhead
 	$(BIN)/python benchmarks/links.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py links
+	$(BIN)/python benchmarks/scale.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py scale
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out

@@ -6,6 +6,7 @@ Ties break by (time, issue order), SimPy's own rule, and nothing else; the same 
 from collections import defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,8 @@ from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import Cluster
 from halocast.sim.cost import op_seconds
-from halocast.sim.fairshare import Ints
-from halocast.sim.links import Network
+from halocast.sim.fairshare import Floats, Ints
+from halocast.sim.links import Network, after
 from halocast.sim.queued import links_for
 
 Steps = Generator[simpy.Event, Any, None]
@@ -71,25 +72,30 @@ class _Messages:
 
     def __init__(self, num_ranks: int, num_open: int) -> None:
         self.missing = np.zeros(num_ranks, dtype=np.int64)
+        self.latest_s = np.zeros(num_ranks)
+        self.ended: set[int] = set()
         self.events: dict[int, simpy.Event] = {}
         self.num_open = num_open
 
     def expect(self, env: simpy.Environment, rank: int, num_sent: int, num_received: int) -> simpy.Event:
         self.missing[rank] += num_sent + num_received
         self.events[rank] = env.event()
-        self._end([rank])
+        self._end(env, [rank])
         return self.events[rank]
 
-    def arrive(self, source: int, targets: Ints) -> None:
+    def arrive(self, env: simpy.Environment, source: int, targets: Ints, times_s: Floats) -> None:
         self.missing[source] -= len(targets)
         self.missing[targets] -= 1
-        self._end([source, *targets[self.missing[targets] == 0].tolist()])
+        self.latest_s[source] = max(self.latest_s[source], float(times_s.max()))
+        self.latest_s[targets] = np.maximum(self.latest_s[targets], times_s)
+        self._end(env, [source, *targets[self.missing[targets] == 0].tolist()])
 
-    def _end(self, ranks: list[int]) -> None:
+    def _end(self, env: simpy.Environment, ranks: list[int]) -> None:
+        """A rank that misses nothing any more ends at its latest arrival."""
         for rank in ranks:
-            event = self.events.get(rank)
-            if self.missing[rank] == 0 and event is not None and not event.triggered:
-                event.succeed()
+            if self.missing[rank] == 0 and rank in self.events and rank not in self.ended:
+                self.ended.add(rank)
+                after(env, max(0.0, float(self.latest_s[rank]) - env.now), partial(_succeed, self.events[rank]))
 
 
 class _World:
@@ -168,7 +174,7 @@ class _World:
         messages = self._messages[key]
         event = messages.expect(self.env, op.rank, len(targets), len(self.schedule.senders(op)))
         if len(targets):
-            self.links.send(op.rank, targets, sizes[targets], lambda ended: messages.arrive(op.rank, ended))
+            self.links.send(op.rank, targets, sizes[targets], partial(messages.arrive, self.env, op.rank))
         if not event.triggered:
             yield event
         messages.num_open -= 1

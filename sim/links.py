@@ -2,8 +2,8 @@
 
 The engine knows a `Network` and nothing of routes, transports or rates:
 
-* `send(source, targets, num_bytes, done)`: the bytes leave now; `done` is called with the targets whose bytes have just
-  arrived, as often as needed.
+* `send(source, targets, num_bytes, arrived)`: the bytes leave now; `arrived` is called with targets and the times at
+  which their bytes are there, now or later, as often as needed.
 * `reduce(group, payload_bytes, done)`: a ring all-reduce of a group that has just become complete.
 * `store(rank, num_bytes, done)`: to or from the key-value store in the memory of host 0.
 
@@ -34,10 +34,11 @@ from halocast.sim.topology import Route, Topology, build_topology
 
 TOLERANCE = 1e-9
 Finish = Callable[[], None]
+Arrived = Callable[[Ints, Floats], None]
 
 
 class Network(Protocol):
-    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Done) -> None: ...
+    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None: ...
 
     def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None: ...
 
@@ -58,10 +59,10 @@ class UnlimitedLinks:
     """Any transfer takes no time: the limit in which the maximum cycle ratio is exact."""
 
     def __init__(self, env: simpy.Environment) -> None:
-        pass
+        self._env = env
 
-    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Done) -> None:
-        done(targets)
+    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
+        done(targets, np.full(len(targets), self._env.now))
 
     def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None:
         done()
@@ -91,10 +92,10 @@ class SharedLinks:
         self.flows = Flows(env, self.topology.capacities(), self.stages.caps, slack)
         self._tables: dict[tuple[int, int], tuple[Ints, Floats]] = {}
 
-    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Done) -> None:
+    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
         sizes = np.zeros(self.cluster.num_ranks)
         sizes[targets] = num_bytes
-        self._stage(0, source, targets, sizes, done)
+        self._stage(0, source, targets, sizes, lambda names: done(names, np.full(len(names), self._env.now)))
 
     def _stage(self, stage: int, source: int, targets: Ints, sizes: Floats, done: Done) -> None:
         """Start a stage for the messages to `targets`; each goes on to the next stage when it is through."""

@@ -12,7 +12,7 @@ import simpy
 from halocast.sim.cluster import Cluster
 from halocast.sim.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.flows import Done
-from halocast.sim.links import Finish, SharedLinks, after
+from halocast.sim.links import Arrived, SharedLinks, after
 
 SHARED_RANKS = 16
 
@@ -28,24 +28,34 @@ class QueuedLinks(SharedLinks):
         self._num_real = len(self.topology.names)
         self._free_s = np.zeros(len(self._capacity))
 
-    def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
-        after(self._env, delay_s, lambda: self._queue(routes, sizes, names, done))
+    def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
+        """All stages at once: when each message arrives is known as soon as it is queued."""
+        ready = np.full(len(targets), self._env.now)
+        for stage in range(self.stages.num):
+            routes, latency_s = self._table(stage, source)
+            sizes: Floats = num_bytes.astype(np.float64) * (self.stages.overhead if stage == self.stages.wire else 1.0)
+            # copies up into different devices share nothing; messages come to them in another order than they leave
+            alone = stage > self.stages.wire
+            ready = self._pass(routes[targets], sizes, ready + latency_s[targets], alone)
+        done(targets, ready)
 
-    def _queue(self, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
-        loads = np.zeros(len(self._capacity))
+    def _pass(self, routes: Ints, sizes: Floats, ready: Floats, alone: bool) -> Floats:
+        """When messages that are ready at these times have passed the links of their routes."""
+        caps = np.where(routes >= self._num_real, self._capacity[routes], np.inf).min(axis=1)
+        if alone:
+            return np.asarray(ready + sizes / np.minimum(self._capacity[routes].min(axis=1), caps))
+        loads, begins = np.zeros(len(self._capacity)), np.full(len(self._capacity), np.inf)
         np.add.at(loads, routes, sizes[:, None])
+        np.minimum.at(begins, routes, ready[:, None])
         used = loads > 0
-        self._free_s[used] = np.maximum(self._free_s[used], self._env.now) + loads[used] / self._capacity[used]
-        ends = np.where(routes < self._num_real, self._free_s[routes], 0.0)
-        ends[routes == NO_LINK] = 0.0
-        caps = np.where((routes >= self._num_real), self._capacity[routes], np.inf).min(axis=1)
-        arrival = np.maximum(ends.max(axis=1), self._env.now + sizes / caps)
-        for when in np.unique(arrival).tolist():
-            after(self._env, when - self._env.now, _tell(done, names[arrival == when]))
+        self._free_s[used] = np.maximum(self._free_s[used], begins[used]) + loads[used] / self._capacity[used]
+        real = (routes != NO_LINK) & (routes < self._num_real)
+        return np.asarray(np.maximum(np.where(real, self._free_s[routes], 0.0).max(axis=1), ready + sizes / caps))
 
-
-def _tell(done: Done, names: Ints) -> Finish:
-    return lambda: done(names)
+    def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
+        """All-reduce and store, whose few messages are queued stage by stage."""
+        when = self._pass(routes, sizes, np.full(len(names), self._env.now + delay_s), alone=False)
+        after(self._env, float(when.max()) - self._env.now, lambda: done(names))
 
 
 def links_for(num_ranks: int) -> type[SharedLinks]:

@@ -45,7 +45,9 @@ def arrivals(cluster: Cluster, messages: list[tuple[float, int, int, int]]) -> l
 
     def start(k: int) -> None:
         _, source, target, num_bytes = messages[k]
-        links.send(source, np.array([target]), np.array([num_bytes]), lambda names: ends.__setitem__(k, env.now))
+        links.send(
+            source, np.array([target]), np.array([num_bytes]), lambda _, times: ends.__setitem__(k, float(times[0]))
+        )
 
     for k, message in enumerate(messages):
         after(env, message[0], partial(start, k))
@@ -173,7 +175,7 @@ def test_unlimited_links_take_no_time_at_all() -> None:
     env = simpy.Environment()
     network = UnlimitedLinks(env)
     told: list[str] = []
-    network.send(0, np.array([1]), np.array([10**12]), lambda names: told.append("sent"))
+    network.send(0, np.array([1]), np.array([10**12]), lambda names, times: told.append("sent"))
     network.reduce((0, 1), 10**12, lambda: told.append("reduced"))
     network.store(0, 10**12, lambda: told.append("stored"))
     assert (told, env.now) == (["sent", "reduced", "stored"], 0.0)
