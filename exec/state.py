@@ -112,6 +112,8 @@ class RankState:
         send_rows, recv_rows = rows_per_peer(self.schedule, op)
         width = op.work.row_bytes // self.features.element_size()
         shape = (sum(recv_rows), width)
+        # halo rows lie grouped by owner already and are sent from where they are
+        num_packed = sum(send_rows) if self._buffer(op.reads[0]).rows is Rows.INNER else 0
         slots = num_slots(self.schedule, self.rank, op.writes[0])
         return Channel(
             op=op,
@@ -120,7 +122,7 @@ class RankState:
             link=self.link,
             send_rows=send_rows,
             recv_rows=recv_rows,
-            packed=self.features.new_empty((sum(send_rows), width)),
+            packed=self.features.new_empty((num_packed, width)),
             ring=[self.features.new_zeros(shape) for _ in range(slots)],
             last_epoch=op.latest(self.job.settings.num_epochs - 1),
             is_free=lambda epoch, wait: self._is_free(op, epoch, slots, wait),

@@ -184,6 +184,11 @@ class PartOps:
             kept.append(("aggregated.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER))
         if not self.alone:
             kept.append(("send_rows", 8 * self.num_sent, Rows.NONE))
+        kept += [
+            (f"packed.{layer}", self.num_sent * spec.widths[layer] * self.itemsize, Rows.NONE)
+            for layer in range(spec.layers)
+            if self.exchanges(layer)
+        ]
         return [
             Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, persistent=True)
             for name, num_bytes, rows in kept
@@ -203,7 +208,6 @@ class PartOps:
             made.append((f"keep.{layer}", kept, Rows.NONE))
         if layer < spec.layers and self.exchanges(layer):
             made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO))
-            made.append((f"packed.{layer}", self.num_sent * row, Rows.NONE))
         if layer < spec.layers and self.returns(layer):
             made += [
                 (f"ghalo.{layer}", size.num_halo * row, Rows.HALO),
