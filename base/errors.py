@@ -1,4 +1,4 @@
-"""The two errors a user can meet, and the one way to say that a word is not known."""
+"""The errors a user can meet, and the one way to say that a word is not known."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,10 @@ from difflib import get_close_matches
 
 class InputError(ValueError):
     """Something the user gave is wrong; the message names the value, the legal ones and the place."""
+
+
+class MachineError(InputError):
+    """A described machine cannot work: no way between two devices, a link without bandwidth."""
 
 
 class RunError(RuntimeError):

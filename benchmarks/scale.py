@@ -8,19 +8,12 @@ import argparse
 import multiprocessing
 import resource
 import time
-from dataclasses import replace
 
 from halocast.plan.scenario import load_scenario
 from halocast.plan.workload import prepare
-from halocast.sim.cluster import Cluster, load_cluster
+from halocast.sim.cluster import enlarged, load_cluster
 from halocast.sim.engine import simulate
 from halocast.sim.queued import links_for
-
-
-def enlarged(cluster: Cluster, num_ranks: int) -> Cluster:
-    """The cluster with as many of its hosts as the ranks need."""
-    hosts = -(-num_ranks // cluster.devices_per_host)
-    return replace(cluster, num_hosts=hosts, devices=(cluster.devices[0],) * num_ranks)
 
 
 def run(num_ranks: int) -> None:

@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from halocast.base.errors import InputError, RunError
+from halocast.base.errors import InputError, MachineError, RunError
 
 USAGE, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -20,6 +20,8 @@ def run(args: Sequence[str]) -> int:
         from halocast.cli.app import app  # here, so that an interrupt of slow imports is an interrupt like any other
 
         result = app(list(args), standalone_mode=False, prog_name="halocast")
+    except MachineError as error:
+        return _fail(str(error), FAILED)
     except InputError as error:
         return _fail(str(error), USAGE)
     except RunError as error:

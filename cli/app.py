@@ -19,6 +19,7 @@ from halocast.plan.workload import Workload, prepare
 from halocast.reports.perfetto import write_perfetto
 from halocast.reports.report import require_report_place, write_report
 from halocast.reports.table import size, text_table
+from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
 from halocast.sim.cluster import load_cluster
 
@@ -59,7 +60,7 @@ def simulate(
     chosen = load_scenario(scenario, overrides or ())
     with status() as say:
         prediction = predict(chosen, num_epochs=epochs, say=say)
-    _write_trace(prediction.trace, trace)
+    _write_trace(prediction.trace, prediction.workload.schedule, trace)
     if json:
         print_json(prediction.summary)
         return
@@ -78,15 +79,21 @@ def _require_trace(path: Path | None) -> None:
         require_trace_name(path, (".parquet", ".jsonl", ".json"))
 
 
-def _write_trace(trace: Trace, path: Path | None) -> None:
-    if path is not None:
-        (write_perfetto if path.suffix == ".json" else save_trace)(trace, path)
+def _write_trace(trace: Trace, schedule: Schedule, path: Path | None) -> None:
+    if path is None:
+        return
+    if path.suffix == ".json":
+        write_perfetto([(trace, schedule)], path)
+    else:
+        save_trace(trace, path)
 
 
 def _memory_verdict(prediction: Prediction) -> str:
     summary = prediction.summary
-    used, have = size(summary["peak_memory_bytes"]), size(summary["device_memory_bytes"])
-    return f"{used} of {have} device memory: {'fits' if summary['fits'] else 'DOES NOT FIT'}"
+    used, have = size(summary["memory_bytes"]), size(summary["device_memory_bytes"])
+    largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in summary["largest_buffers"][:3])
+    fits = "fits" if summary["fits"] else "DOES NOT FIT"
+    return f"{used} of {have} device memory on rank {summary['memory_rank']}: {fits} (largest: {largest})"
 
 
 @app.command()
@@ -100,21 +107,28 @@ def run(
     prepare_only: Annotated[
         Path | None, typer.Option("--prepare", help="Write a job for torchrun here instead of running it.")
     ] = None,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Give every host of the cluster a network of its NIC's rate (as root).")
+    ] = False,
 ) -> None:
     """Train a scenario for real on this machine."""
-    from halocast.cli.execution import num_ranks, prepare_job, run_workload  # torch: seconds that only this needs
+    from halocast.cli import execution  # torch: seconds that only this needs
 
     _at_least_1("--ranks", ranks)
     _require_trace(trace)
+    require(not (emulate and prepare_only), "--prepare: torchrun starts the job, so there are no hosts to --emulate")
     chosen = load_scenario(scenario, overrides or ())
-    scenario_cluster(chosen)  # a run does not need it, but a misspelt one is a mistake all the same
+    cluster = scenario_cluster(chosen)  # checked even where only --emulate needs it: a misspelt one is a mistake
+    if emulate:
+        execution.require_emulation(chosen, cluster, ranks)
+        ranks = cluster.num_ranks
     with status() as say:
-        workload = prepare(chosen, num_ranks(chosen, ranks), data=True, say=say)
+        workload = prepare(chosen, execution.num_ranks(chosen, ranks), data=True, say=say)
     if prepare_only is not None:
-        prepare_job(workload, prepare_only)
+        execution.prepare_job(workload, prepare_only)
         return
-    done, summary = run_workload(workload, port=port)
-    _write_trace(done.trace, trace)
+    done, summary = execution.run_workload(workload, port=port, emulated=cluster if emulate else None)
+    _write_trace(done.trace, workload.schedule, trace)
     if json:
         print_json(summary)
         return
@@ -205,8 +219,9 @@ def show(
         str | None, typer.Argument(help="Which one: a name, a job's directory, or a scenario file [demo].")
     ] = None,
     overrides: Set = None,
+    figure: Annotated[Path | None, typer.Option(help="Also draw a cluster: .png or .svg.")] = None,
 ) -> None:
     """One thing in full: a description, or what a scenario turns into."""
     if what in ("cluster", "device", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
-    print(show_thing(what, name, overrides or []))
+    print(show_thing(what, name, overrides or [], figure))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import unknown
+from halocast.base.records import require
 from halocast.graph.card import card_names, load_card
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
@@ -18,7 +19,9 @@ from halocast.reports.summary import staleness_table
 from halocast.reports.table import size, text_table
 from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule
-from halocast.sim.cluster import list_clusters, list_devices, load_cluster, load_device
+from halocast.sim.cluster import Cluster, list_clusters, list_devices, load_cluster, load_device
+from halocast.sim.drawing import draw_text
+from halocast.sim.figure import draw_figure
 
 
 def _scenarios() -> list[str]:
@@ -43,27 +46,38 @@ def list_names(what: str) -> dict[str, list[str]]:
     return {kind: names() for kind, names in _LISTS.items() if what in ("", kind)}
 
 
-def show_thing(what: str, name: str | None, overrides: list[str]) -> str:
+def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:
+    require(figure is None or what == "cluster", f"--figure {figure}: only a cluster is drawn, not a {what}")
     if what == "job":
         from halocast.cli.execution import summarise_job  # reads what a run under torchrun left behind
 
         assert name is not None
         return text_table([summarise_job(Path(name))])
+    if what == "cluster":
+        assert name is not None
+        return _describe_cluster(load_cluster(name), figure)
     if what in _CATALOGUE:
         assert name is not None
         return describe(_CATALOGUE[what](name))
     if what == "scenario":
         return format_scenario(load_scenario(name, overrides)).rstrip()
     if what not in _WORKLOAD:
-        raise unknown("thing to show", what, [*_CATALOGUE, "job", "scenario", *_WORKLOAD])
+        raise unknown("thing to show", what, ["cluster", *_CATALOGUE, "job", "scenario", *_WORKLOAD])
     scenario = load_scenario(name, overrides)
     return _WORKLOAD[what](prepare(scenario, scenario_cluster(scenario).num_ranks))
+
+
+def _describe_cluster(cluster: Cluster, figure: Path | None) -> str:
+    if figure is not None:
+        draw_figure(cluster, figure)
+    drawn = f"\nfigure: {figure}" if figure is not None else ""
+    return f"{describe(cluster)}\n\n{draw_text(cluster)}{drawn}"
 
 
 def describe(thing: Any, indent: str = "") -> str:
     """A record as `key: value` lines, nested records indented, equal devices of a cluster counted."""
     lines = []
-    for f in fields(thing):
+    for f in (f for f in fields(thing) if f.repr):
         value = getattr(thing, f.name)
         if is_dataclass(value):
             lines += [f"{indent}{f.name}:", describe(value, indent + "  ")]
@@ -78,6 +92,8 @@ def describe(thing: Any, indent: str = "") -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}: {item}" for key, item in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -98,7 +114,7 @@ def _memory(workload: Workload) -> str:
 
 
 _CATALOGUE: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
-    {"cluster": load_cluster, "device": load_device, "dataset": load_card}
+    {"device": load_device, "dataset": load_card}
 )
 _WORKLOAD: MappingProxyType[str, Callable[[Workload], str]] = MappingProxyType(
     {

@@ -119,10 +119,10 @@ def card_volume(graph: TrainGraph, num_parts: int, partitioner: str = "metis") -
 def random_volume(graph: TrainGraph, num_parts: int) -> float:
     """The expected Vol of a random partition, in closed form."""
     k = num_parts
-    return float(graph.nodes * (k - 1) * np.mean(1 - (1 - 1 / k) ** _degrees(graph)))
+    return float(graph.nodes * (k - 1) * np.mean(1 - (1 - 1 / k) ** degree_quantiles(graph)))
 
 
-def _degrees(graph: TrainGraph) -> Reals:
+def degree_quantiles(graph: TrainGraph) -> Reals:
     """Quantiles of the lognormal degree law, scaled to the mean; no degree above the number of other nodes."""
     normal = NormalDist()
     z = np.array([normal.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES)])

@@ -1,7 +1,7 @@
 """The sizes of a partition that methods and the simulator need, without the graph itself."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Halo:
     num_features: int
     num_classes: int
     source: str  # "partition" or "from card"
+    num_halo: Ints = field(init=False)  # halo nodes of every part: the column sums
 
     def __post_init__(self) -> None:
         k = len(self.num_inner)
@@ -34,16 +35,12 @@ class Halo:
         require(not np.diagonal(self.matrix).any(), "halo: a part cannot need its own nodes; zero the diagonal")
         fits = (self.matrix >= 0) & (self.matrix <= self.num_inner[:, None])
         require(bool(fits.all()), "halo: H[i, j] must be between 0 and the number of nodes of part i")
+        object.__setattr__(self, "num_halo", self.matrix.sum(axis=0))
 
     @property
     def num_parts(self) -> int:
         """Number of parts."""
         return len(self.num_inner)
-
-    @property
-    def num_halo(self) -> Ints:
-        """Halo nodes of every part: the column sums."""
-        return np.asarray(self.matrix.sum(axis=0))
 
     @property
     def volume(self) -> int:

@@ -16,6 +16,7 @@ from halocast.schedule.ir import Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, W
 
 HALO_MATRIX = "halo"
 ADAM_MOMENTS = 2
+LABEL_BYTES = 3 * 8  # per node: its class, its place in a mask and its class there, int64
 
 
 def ir_kernels(kernels: Kernels) -> tuple[Kernel, ...]:
@@ -171,14 +172,17 @@ class PartOps:
         size, spec = self.size, self.spec
         weights = spec.num_weights * self.itemsize
         columns = size.num_inner + size.num_halo
-        # int32 CSR in both directions, degrees of every column
-        topology = 2 * (4 * size.num_edges) + 4 * (size.num_inner + columns + 2) + 2 * columns * self.itemsize
+        # CSR in both directions, int32 and a weight per edge as sparse products want it; degrees of every column
+        edges = 2 * (4 + self.itemsize) * size.num_edges
+        topology = edges + 4 * (size.num_inner + columns + 2) + 2 * columns * self.itemsize
         kept = [
             ("topology", topology, Rows.NONE),
+            ("labels", LABEL_BYTES * size.num_inner, Rows.NONE),
             ("weights", weights, Rows.NONE),
             ("moments", ADAM_MOMENTS * weights, Rows.NONE),
             ("grads", weights, Rows.NONE),
             ("h.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER),
+            ("workspace", self._scratch_bytes(), Rows.NONE),
         ]
         if spec.precompute:
             kept.append(("aggregated.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER))
@@ -194,6 +198,11 @@ class PartOps:
             for name, num_bytes, rows in kept
         ]
 
+    def _scratch_bytes(self) -> int:
+        """What the op that needs most takes while it runs; an allocator keeps it for the next."""
+        layers = range(self.spec.layers)
+        return max(arithmetic.scratch_numel(self.spec, layer, self.size) for layer in layers) * self.itemsize
+
     def _layer_buffers(self, layer: int) -> list[Buffer]:
         size, spec = self.size, self.spec
         row = spec.widths[layer] * self.itemsize
@@ -204,8 +213,7 @@ class PartOps:
                 (f"gh.{layer}", size.num_inner * row, Rows.INNER),
             ]
         if layer < spec.layers:
-            kept = arithmetic.kept_numel(spec, layer, size) * self.itemsize
-            made.append((f"keep.{layer}", kept, Rows.NONE))
+            made.append((f"keep.{layer}", arithmetic.kept_bytes(spec, layer, size, self.itemsize), Rows.NONE))
         if layer < spec.layers and self.exchanges(layer):
             made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO))
         if layer < spec.layers and self.returns(layer):

@@ -141,6 +141,39 @@ def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     return kept
 
 
+def kept_bytes(spec: ModelSpec, layer: int, size: PartSize, itemsize: int) -> int:
+    """What stays alive between a layer's forward and its backward, beside its input features and its halo rows.
+
+    kept_numel, and the output of the activation, which its derivative reads. A mask counts one byte per number, as
+    torch's dropout on a GPU keeps it (the CPU's keeps numbers).
+    """
+    joined, out = _num_joined(spec, layer, size), spec.widths[layer + 1]
+    masked = joined * spec.widths[layer] if spec.dropout > 0 and layer > 0 else 0
+    activated = size.num_inner * out if layer < spec.layers - 1 else 0
+    return (kept_numel(spec, layer, size) - masked + activated) * itemsize + masked
+
+
+def scratch_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
+    """Numbers an op of the layer holds at its fullest beyond its operands, its results and what is kept.
+
+    Backward, when the partial gradients of the joined rows exist: GraphSAGE adds the own rows' and the neighbours'
+    into a third tensor, GCN scales one into another; the products are done, their kept operands free. Or backward of
+    activation and normalisation, before there is a gradient of the input. Or a GCN's forward, which alone needs the
+    rows after dropout. Layer 0's input needs no gradient, and little else is alive in its ops.
+    """
+    if layer == 0:
+        return 0
+    wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
+    joined, drops, sums = _num_joined(spec, layer, size), spec.dropout > 0, spec.aggregates(layer)
+    sage = sums and spec.kind is ModelKind.SAGE
+    partial = joined * (2 if sage else 1 if sums or drops else 0)
+    freed = (n if sums else 0) + (joined if drops and (sage or not sums) else 0)
+    dropped = joined if drops and sums and not sage else 0
+    # with dropout, the layer above has freed as much by then
+    finish = 2 * n * out - joined * wide if layer < spec.layers - 1 and not drops else 0
+    return max(0, (partial - freed) * wide, dropped * wide, finish)
+
+
 def _num_joined(spec: ModelSpec, layer: int, size: PartSize) -> int:
     """Rows a layer works on: its inner rows, and the halo rows if it aggregates."""
     return size.num_inner + (size.num_halo if spec.aggregates(layer) else 0)

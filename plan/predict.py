@@ -8,13 +8,16 @@ from halocast.plan.scenario import Scenario
 from halocast.plan.workload import Say, Workload, prepare
 from halocast.reports.metrics import steady_epochs
 from halocast.reports.summary import summarise
-from halocast.schedule.passes import memory
+from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.queued import links_for
+from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
+from halocast.sim.queued import SHARED_RANKS, links_for
 
+LARGEST = 6  # contributors to memory that a summary names
 DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
+DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -44,15 +47,14 @@ def predict_on(
     """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again."""
     schedule = workload.schedule
     warmup, needed = steady_epochs(schedule)
-    epochs = num_epochs or needed
+    world = workload.scenario.world.world
+    epochs = num_epochs or needed + (DRAWN_EPOCHS if world.is_drawn else 0)
     if epochs <= warmup:
         raise InputError(f"{epochs} epochs: steady state needs more than {warmup} warm-up epochs for this schedule")
     say(f"simulating {schedule.num_ranks} ranks")
-    trace = simulate(schedule, cluster, epochs)
-    peaks = [memory(schedule, rank) for rank in range(schedule.num_ranks)]
-    worst = max(range(schedule.num_ranks), key=lambda rank: peaks[rank].peak_bytes)
-    capacity = cluster.device(worst).memory_bytes
-    summary = summarise(trace, schedule, warmup, [peak.peak_bytes for peak in peaks])
+    trace = simulate(schedule, cluster, epochs, world=world, record=schedule.num_ranks <= SHARED_RANKS)
+    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories])
     summary |= {
         "cluster": cluster.name,
         "transport": str(cluster.transport),
@@ -60,8 +62,20 @@ def predict_on(
         "sizes": workload.halo.source,
         "links": links_for(schedule.num_ranks).kind,
         "constants": cluster.source,
-        "device_memory_bytes": capacity,
-        "fits": peaks[worst].peak_bytes <= capacity,
-        "largest_buffers": [list(item) for item in peaks[worst].alive[:5]],
+        **_memory_summary(memories, schedule, cluster),
     }
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
+
+
+def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
+    """Whether everything fits, told of the rank with the least head-room."""
+    worst = tightest(memories)
+    return {
+        "fits": worst.fits,
+        "memory_rank": worst.rank,
+        "memory_bytes": worst.total_bytes,
+        "memory_at": worst.at,
+        "device_memory_bytes": worst.capacity_bytes,
+        "largest_buffers": [list(item) for item in worst.contributors[:LARGEST]],
+        "pinned_host_bytes": max(pinned_bytes(schedule, cluster)),
+    }

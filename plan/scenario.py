@@ -15,6 +15,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.methods import METHODS
 from halocast.models.spec import ITEMSIZE, ModelKind, Norm
+from halocast.sim.world import Delay, Failure, World
 
 DEFAULT = "demo"
 
@@ -89,6 +90,40 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorldSection:
+    """What is worse than the cluster's description; by rank, or by the name of a link or of a node it touches."""
+
+    speed: dict[str, float] = field(default_factory=dict)  # {3 = 0.5}: rank 3's device has half its speed
+    delay_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # {0 = [8, 10]}: every epoch, drawn; [2]: fixed
+    links: dict[str, float] = field(default_factory=dict)  # {"host 1" = 0.5}: half the capacity
+    fail_host: int | None = None
+    fail_at_s: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        both = (self.fail_host is None) == (self.fail_at_s is None)
+        require(both, "fail_host and fail_at_s go together")
+        require(self.fail_at_s is None or self.fail_at_s >= 0, f"fail_at_s = {self.fail_at_s}: needs to be at least 0")
+        for key in (*self.speed, *self.delay_s):
+            require(key.isdecimal(), f"{key!r}: a rank is a whole number")
+        for key, bounds in self.delay_s.items():
+            legal = len(bounds) in (1, 2)
+            require(legal, f"delay_s of rank {key} = {list(bounds)}: needs [seconds] or [low, high]")
+
+    @property
+    def world(self) -> World:
+        return World(
+            speed={int(rank): factor for rank, factor in self.speed.items()},
+            delays=tuple(Delay(rank=int(rank), low_s=s[0], high_s=s[-1]) for rank, s in self.delay_s.items()),
+            links=self.links,
+            failure=Failure(host=self.fail_host, at_s=self.fail_at_s)
+            if self.fail_host is not None and self.fail_at_s is not None
+            else None,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSection:
     epochs: int = 20
     lr: float = 0.01
@@ -123,6 +158,7 @@ class Scenario:
     method: MethodSection = field(default_factory=MethodSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     run: RunSection = field(default_factory=RunSection)
+    world: WorldSection = field(default_factory=WorldSection)
 
     @property
     def itemsize(self) -> int:
@@ -130,7 +166,13 @@ class Scenario:
 
 
 SECTIONS = tuple(f.name for f in fields(Scenario))
-_RECORDS = {"graph": GraphSection, "model": ModelSection, "cluster": ClusterSection, "run": RunSection}
+_RECORDS = {
+    "graph": GraphSection,
+    "model": ModelSection,
+    "cluster": ClusterSection,
+    "run": RunSection,
+    "world": WorldSection,
+}
 
 
 def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
@@ -212,5 +254,9 @@ def _toml(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
     escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -115,7 +115,7 @@ def _rank_times(
     warmup_epochs: int,
     num_epochs: int,
 ) -> RankTimes:
-    window = _window(spans, warmup_epochs)
+    window = steady_window(spans, warmup_epochs)
     computes = [(s.start_s, s.end_s) for s in spans if s.lane is Lane.COMPUTE and s.kind not in COMMUNICATION]
     busy = clip(merge(computes), window)
     idle = subtract([window], busy)
@@ -140,7 +140,7 @@ def _above_rounding(part: float, total: float) -> float:
     return part if part > 1e-9 * total else 0.0
 
 
-def _window(spans: list[Span], warmup_epochs: int) -> tuple[float, float]:
+def steady_window(spans: list[Span], warmup_epochs: int) -> tuple[float, float]:
     """From the end of the last warm-up epoch to the end of the last epoch, on whichever lane of the rank is later."""
     warm = [span.end_s for span in spans if span.epoch < warmup_epochs]
     start = max(warm) if warm else min((span.start_s for span in spans), default=0.0)

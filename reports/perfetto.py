@@ -1,52 +1,207 @@
-"""Traces as Chrome trace-event JSON, which Perfetto opens: a process per rank, a thread per lane, a slice per span."""
+"""Traces as Chrome trace-event JSON, which Perfetto opens, several in one file if wanted (predicted and measured).
+
+A process per rank with a thread per lane, and one for the network with a thread per link direction. Slices: spans on
+lanes, `ProfilerStep#n` from the end of a rank's epoch to the end of its next, busy periods on links. Arrows: what an op
+waits for on another lane, and who sends to whom. Counters: live bytes per rank, utilisation per link. Times are whole
+nanoseconds, as Perfetto keeps them: rounded there, slices that touch could overlap, and slices of a thread must nest.
+"""
 
 import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from halocast.base.files import whole_file
-from halocast.schedule.ir import Kind, Lane
-from halocast.schedule.trace import Span, Trace
+from halocast.reports.live import live_bytes, live_over_time
+from halocast.reports.network import busy_periods
+from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Op, Schedule
+from halocast.schedule.trace import LinkUse, Span, Trace
 
-MICRO = 1e6
+Event = dict[str, Any]
+
+NANO, MICRO = 1e9, 1e3  # per second; nanoseconds per microsecond, the unit of the file
 HOW = {"simulated": "predicted", "executed": "measured"}
+DEVICE_WORK = frozenset({Kind.COMPUTE, Kind.SAMPLE})
+LANES = list(Lane)
+STEPS_TID = len(LANES)
+MOST_RANKS = 16  # arrows between more ranks would hide everything else
 
 
-def write_perfetto(trace: Trace, path: Path) -> None:
-    document = {
-        "traceEvents": [*_names(trace), *(_slice(span, trace.source) for span in trace.spans)],
-        "displayTimeUnit": "ms",
-        "otherData": trace.meta,
-    }
-    with whole_file(path) as temporary:
-        temporary.write_text(json.dumps(document), encoding="utf-8")
+def write_perfetto(traces: Sequence[tuple[Trace, Schedule]], path: Path) -> None:
+    groups, first_pid = [], 0
+    for trace, schedule in traces:
+        groups.append(_Group(trace, schedule, first_pid))
+        first_pid += trace.num_ranks + 1
+    ids = count(1)
+    events = (event for group in groups for event in group.events(ids))
+    other = {"traces": [trace.meta for trace, _ in traces]} | _left_out(traces)
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as out:
+        out.write(f'{{"displayTimeUnit": "ms", "otherData": {json.dumps(other)}, "traceEvents": [\n')
+        for k, event in enumerate(events):  # one by one: a large trace is never in memory as text
+            out.write((",\n" if k else "") + json.dumps(event))
+        out.write("\n]}\n")
 
 
-def _names(trace: Trace) -> list[dict[str, Any]]:
-    """Ranks in order, and within a rank its lanes in their fixed order."""
-    events: list[dict[str, Any]] = []
-    for rank in range(trace.num_ranks):
-        label = {"name": f"rank {rank} ({HOW.get(trace.source, trace.source)})"}
-        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": label})
-        events.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-    for rank, lane in sorted({(span.rank, _tid(span.lane)) for span in trace.spans}):
-        name = {"name": str(list(Lane)[lane])}
-        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": lane, "args": name})
-    return events
+def _left_out(traces: Sequence[tuple[Trace, Schedule]]) -> Event:
+    if all(trace.num_ranks <= MOST_RANKS for trace, _ in traces):
+        return {}
+    return {"left out": f"arrows between ranks, where there are more than {MOST_RANKS}"}
 
 
-def _tid(lane: Lane) -> int:
-    return list(Lane).index(lane)
+def _ns(seconds: float) -> int:
+    return round(seconds * NANO)
 
 
-def _slice(span: Span, source: str) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "name": span.op,
-        "cat": "kernel" if span.kind in (Kind.COMPUTE, Kind.SAMPLE) else "communication",
-        "pid": span.rank,
-        "tid": _tid(span.lane),
-        "ts": span.start_s * MICRO,
-        "dur": (span.end_s - span.start_s) * MICRO,
-        "args": {"epoch": span.epoch, "bytes": span.num_bytes, "kind": str(span.kind), "is": HOW.get(source, source)},
-    }
+@dataclass(frozen=True)  # no slots: what is cached needs a place
+class _Group:
+    """The processes of one trace."""
+
+    trace: Trace
+    schedule: Schedule
+    first_pid: int
+
+    @cached_property
+    def by_rank(self) -> dict[int, list[Span]]:
+        spans: dict[int, list[Span]] = defaultdict(list)
+        for span in self.trace.spans:
+            spans[span.rank].append(span)
+        return spans
+
+    @cached_property
+    def spans(self) -> dict[tuple[int, str, int], Span]:
+        return {(span.rank, span.op, span.epoch): span for span in self.trace.spans}
+
+    @property
+    def how(self) -> str:
+        return HOW.get(self.trace.source, self.trace.source)
+
+    def events(self, ids: Iterator[int]) -> Iterator[Event]:
+        """Slices come before arrows: one that ends where a slice starts is then in it."""
+        yield from self.names()
+        for span in self.trace.spans:
+            yield self.span(span, next(ids))
+        for rank in range(self.trace.num_ranks):
+            yield from self.steps(rank)
+            yield from self.memory(rank)
+        for tid, link in enumerate(self.trace.links):
+            yield from self.link(tid, link)
+        for op in self.schedule.ops:
+            yield from self.arrows(op, ids)
+
+    def pid(self, rank: int) -> int:
+        return self.first_pid + rank
+
+    @property
+    def network_pid(self) -> int:
+        return self.pid(self.trace.num_ranks)
+
+    def names(self) -> Iterator[Event]:
+        """Ranks in order, within a rank its steps and then its lanes in their fixed order; then the network."""
+        method = dict(self.schedule.meta).get("method", "")
+        label = ", ".join(part for part in (method, self.how) if part)
+        for rank in range(self.trace.num_ranks):
+            yield from _process(self.pid(rank), f"rank {rank} ({label})")
+            used = {LANES.index(span.lane) for span in self.by_rank[rank]}
+            for tid in [STEPS_TID, *sorted(used)] if used else []:
+                name = "epochs" if tid == STEPS_TID else str(LANES[tid])
+                yield from _thread(self.pid(rank), tid, name, (tid + 1) % (STEPS_TID + 1))
+        if self.trace.links:
+            yield from _process(self.network_pid, f"network ({label})")
+            for tid, link in enumerate(self.trace.links):
+                yield from _thread(self.network_pid, tid, link.name, tid)
+
+    def span(self, span: Span, number: int) -> Event:
+        args: Event = {"epoch": span.epoch, "bytes": span.num_bytes, "kind": str(span.kind), "is": self.how}
+        tid = LANES.index(span.lane)
+        if span.kind in DEVICE_WORK:
+            args |= {"device": span.rank, "stream": tid, "External id": number, "correlation": number}
+        category = "kernel" if span.kind in DEVICE_WORK else "communication"
+        return _slice(span.op, category, (self.pid(span.rank), tid), (span.start_s, span.end_s), args)
+
+    def steps(self, rank: int) -> Iterator[Event]:
+        """An epoch of a rank is over when the slowest of its lanes is done with it."""
+        ends: dict[int, float] = defaultdict(float)
+        for span in self.by_rank[rank]:
+            ends[span.epoch] = max(ends[span.epoch], span.end_s)
+        start_s = min((span.start_s for span in self.by_rank[rank]), default=0.0)
+        for epoch, end_s in sorted(ends.items()):
+            if end_s > start_s:
+                where = self.pid(rank), STEPS_TID
+                yield _slice(f"ProfilerStep#{epoch}", "user_annotation", where, (start_s, end_s), {"epoch": epoch})
+                start_s = end_s
+
+    def memory(self, rank: int) -> Iterator[Event]:
+        for time_s, num_bytes in live_over_time(self.by_rank[rank], live_bytes(self.schedule, rank)):
+            yield _counter("memory", self.pid(rank), time_s, {"bytes": num_bytes})
+
+    def link(self, tid: int, link: LinkUse) -> Iterator[Event]:
+        for busy in busy_periods(link):
+            args = {"bytes": round(busy.num_bytes), "utilisation": busy.utilisation}
+            yield _slice("busy", "link", (self.network_pid, tid), (busy.start_s, busy.end_s), args)
+        for time_s, rate in zip(link.times_s, link.rates, strict=True):
+            share = min(1.0, rate / link.bytes_per_s)
+            yield _counter(f"{link.name} utilisation", self.network_pid, time_s, {"utilisation": share})
+
+    def arrows(self, op: Op, ids: Iterator[int]) -> Iterator[Event]:
+        """Into every instance of an op: from what it waits for on other lanes, and from those who send to it."""
+        awaited = [(self.schedule.find(op.rank, name), lag) for name, lag in op.after]
+        others = [(source, lag) for source, lag in awaited if source is not None and source.lane is not op.lane]
+        for epoch in filter(op.exists, range(self.trace.num_epochs)):
+            target = self.spans.get((op.rank, op.name, epoch))
+            if target is None:
+                continue
+            for source, lag in others:
+                before = self.spans.get((op.rank, source.name, source.latest(epoch - lag)))
+                if before is not None:
+                    yield from self.arrow("after", before, target, (_end(before), _ns(target.start_s)), next(ids))
+            for rank in self.senders(op):
+                sender = self.spans.get((rank, op.name, epoch))
+                if sender is not None:
+                    yield from self.arrow("sends", sender, target, (_ns(sender.start_s), _end(target)), next(ids))
+
+    def senders(self, op: Op) -> tuple[int, ...]:
+        """Of an all-reduce the neighbour in the ring; of a barrier nobody."""
+        if self.trace.num_ranks > MOST_RANKS:
+            return ()
+        if op.kind in COLLECTIVE:
+            return tuple(np.flatnonzero(self.schedule.received(op)).tolist())
+        return self.schedule.senders(op)
+
+    def arrow(self, name: str, source: Span, target: Span, ns: tuple[int, int], number: int) -> Iterator[Event]:
+        if ns[0] > ns[1]:
+            return  # clocks of different hosts disagree
+        common = {"name": name, "cat": "dependency", "id": number}
+        for phase, span, at in (("s", source, ns[0]), ("f", target, ns[1])):
+            where = {"pid": self.pid(span.rank), "tid": LANES.index(span.lane), "ts": at / MICRO}
+            yield {"ph": phase, **common, **where} | ({"bp": "e"} if phase == "f" else {})
+
+
+def _end(span: Span) -> int:
+    """The last nanosecond that is still inside the slice."""
+    return max(_ns(span.start_s), _ns(span.end_s) - 1)
+
+
+def _slice(name: str, category: str, where: tuple[int, int], times_s: tuple[float, float], args: Event) -> Event:
+    start, end = _ns(times_s[0]), _ns(times_s[1])
+    times = {"ts": start / MICRO, "dur": (end - start) / MICRO}
+    return {"ph": "X", "name": name, "cat": category, "pid": where[0], "tid": where[1], **times, "args": args}
+
+
+def _counter(name: str, pid: int, time_s: float, args: Event) -> Event:
+    return {"ph": "C", "name": name, "pid": pid, "ts": _ns(time_s) / MICRO, "args": args}
+
+
+def _process(pid: int, name: str) -> Iterator[Event]:
+    yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}
+
+
+def _thread(pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
+    yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+    yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": place}}

@@ -7,7 +7,7 @@ from pathlib import Path
 from halocast.base.errors import InputError
 from halocast.base.files import whole_directory
 from halocast.reports.metrics import PARTS
-from halocast.reports.table import Summary, csv_table, markdown_table, size
+from halocast.reports.table import Summary, csv_table, insights, markdown_table, size
 from halocast.schedule.trace import Trace, save_trace
 
 LABELS = {
@@ -64,6 +64,12 @@ def markdown(summaries: Sequence[Summary], scenario: str, executed: bool) -> str
         "`traffic` is what all ranks send in one epoch, `memory` the largest rank's peak (executed on a CPU: the",
         "process's resident set, torch included), `stale` the age in epochs of the remote rows that are read.",
         "",
+        "## What determines the epoch",
+        "",
+        *[f"- {s['method']}, {s['source']} on {s['cluster']}: {insights(s)}." for s in summaries],
+        "",
+        "Shares of the critical path: the chain of ops whose seconds add up to the epoch. Links by mean utilisation.",
+        "",
         "## Provenance",
         "",
         *[provenance(summary) for summary in summaries],
@@ -115,7 +121,7 @@ def provenance(summary: Summary) -> str:
     if summary["source"] == "executed":
         how = f"{summary['epochs']} real epochs, the first {summary['warmup_epochs']} dropped"
     else:
-        memory = f"{size(summary['peak_memory_bytes'])} of {size(summary['device_memory_bytes'])} device memory"
+        memory = f"{size(summary['memory_bytes'])} of {size(summary['device_memory_bytes'])} device memory"
         how = f"predicted, not calibrated; constants: {summary['constants']}; sizes: {summary['sizes']}; {memory}"
     return f"- {summary['method']}, {summary['source']} on {summary['cluster']}: {how}."
 

@@ -1,19 +1,24 @@
 """One flat dictionary per run: what `--json` prints and every table and report is made from."""
 
+from dataclasses import asdict
 from typing import Any
 
+from halocast.reports.critical import critical_path, last_window, shares
 from halocast.reports.metrics import Metrics, measure
+from halocast.reports.network import bytes_by_link, link_utilisation
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Rows, Schedule
 from halocast.schedule.trace import Trace
 
 TIMES = ("epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s", "reduce_s", "wait_s", "bubble_s")
+MOST_ENTRIES = 8  # of the critical path and of the links: a large cluster has thousands
 
 
 def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: list[int]) -> dict[str, Any]:
     """Times are seconds per steady epoch: the mean over ranks, and `..._max` the largest rank's.
 
-    `epoch_s` is the slowest rank's epoch. Bytes are those of one epoch, all ranks together.
+    `epoch_s` is the slowest rank's epoch. Bytes are those of one epoch, all ranks together. Of the critical path and of
+    the links only the largest entries are listed.
     """
     metrics = measure(trace, schedule, warmup_epochs)
     return {
@@ -24,6 +29,8 @@ def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_
         "overlap_efficiency": metrics.overlap_efficiency,
         "bytes_total": _whole(metrics.bytes_total),
         "bytes_per_epoch_by_op": {op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
+        **_links(trace, warmup_epochs),
+        "critical_path": _path(trace, schedule, warmup_epochs),
         "peak_memory_bytes": max(peak_memory_bytes),
         "peak_memory_bytes_by_rank": peak_memory_bytes,
         "staleness": staleness_table(schedule),
@@ -37,6 +44,23 @@ def _times(metrics: Metrics) -> dict[str, float]:
     for name in TIMES[1:]:
         times |= {name: metrics.mean(name), f"{name}_max": metrics.max(name)}
     return times
+
+
+def _path(trace: Trace, schedule: Schedule, warmup_epochs: int) -> list[dict[str, Any]]:
+    found = shares(critical_path(trace, schedule, warmup_epochs), trace.num_epochs - warmup_epochs)
+    return [asdict(share) for share in found[:MOST_ENTRIES]]
+
+
+def _links(trace: Trace, warmup_epochs: int) -> dict[str, Any]:
+    """What a trace that knows its links says about them."""
+    if not trace.links:
+        return {}
+    most = list(bytes_by_link(trace).items())[:MOST_ENTRIES]
+    busiest = list(link_utilisation(trace, last_window(trace, warmup_epochs)).items())[:MOST_ENTRIES]
+    return {
+        "bytes_by_link": {name: _whole(value) for name, value in most},
+        "link_utilisation": {name: asdict(found) for name, found in busiest},
+    }
 
 
 def _whole(value: float) -> int | float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Summary = dict[str, Any]
+SHOWN = 3  # entries of the critical path, and links
 
 
 def seconds(value: float) -> str:
@@ -53,11 +54,35 @@ def cells(summaries: Sequence[Summary]) -> list[list[str]]:
     return [[make(summary) for _, make in COLUMNS] for summary in summaries]
 
 
+def insights(summary: Summary) -> str:
+    """In one line: what determines the epoch, which links are busiest, how much communication was hidden."""
+    said = {
+        "critical path": ", ".join(_part(part) for part in summary.get("critical_path", [])[:SHOWN]),
+        "busiest links": ", ".join(_busiest(summary)[:SHOWN]),
+        "communication hidden": f"{summary['overlap_efficiency']:.0%}" if summary["bytes_total"] else "",
+    }
+    return "; ".join(f"{name}: {text}" for name, text in said.items() if text)
+
+
+def _part(part: Summary) -> str:
+    aside = " (overhead)" if part["kind"] == "overhead" else ""
+    return f"{part['op']} on rank {part['rank']}{aside} {part['share']:.0%}"
+
+
+def _busiest(summary: Summary) -> list[str]:
+    """By mean utilisation, or by bytes where the load over time was not recorded."""
+    if used := summary.get("link_utilisation"):
+        return [f"{name} {use['mean']:.0%}" for name, use in used.items()]
+    return [f"{name} {size(num_bytes)}" for name, num_bytes in summary.get("bytes_by_link", {}).items()]
+
+
 def text_table(summaries: Sequence[Summary]) -> str:
+    """A row per summary, and below the table its insights."""
     rows = [[name for name, _ in COLUMNS], *cells(summaries)]
     widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    told = [f"{s['method']}, {s['source']} on {s['cluster']}: {insights(s)}" for s in summaries]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], "", *told])
 
 
 def markdown_table(summaries: Sequence[Summary]) -> str:

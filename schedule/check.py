@@ -3,9 +3,12 @@
 Each rule is a function from a schedule to messages that name the op; later rules assume that earlier ones hold.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
 
 from halocast.base.errors import InputError
 from halocast.schedule.ir import (
@@ -21,7 +24,7 @@ from halocast.schedule.ir import (
     Schedule,
     Work,
 )
-from halocast.schedule.passes import dependence_edges, find_cycle, hyperperiod, read_lag, writers
+from halocast.schedule.passes import communications, dependence_edges, find_cycle, hyperperiod, read_lag
 
 Rule = Callable[[Schedule], Iterator[str]]
 
@@ -129,8 +132,9 @@ def _work_of_kind(schedule: Schedule, op: Op) -> Iterator[str]:
 
 def _matching(schedule: Schedule) -> Iterator[str]:
     """Both sides of every communication exist and agree on what is moved and when."""
+    agreed = _agreed(schedule)
     for op in schedule.ops:
-        if op.kind not in MATCHED:
+        if op.kind not in MATCHED or op.name in agreed:
             continue
         for rank in schedule.partners(op):
             peer = schedule.find(rank, op.name)
@@ -138,6 +142,18 @@ def _matching(schedule: Schedule) -> Iterator[str]:
                 yield f"op {op.label}: rank {rank} has no {op.name!r} to match it"
             elif problem := _disagreement(op, peer):
                 yield f"op {op.label} and op {peer.label}: {problem}"
+
+
+def _agreed(schedule: Schedule) -> frozenset[str]:
+    """Names of communications whose ops all agree and reach no other rank; comparing all their pairs would be slow."""
+    found = []
+    for members in communications(schedule):
+        op = schedule.ops[members[0]]
+        group, gives = schedule.group(op), schedule.gives(op)
+        inside = np.isin(np.arange(schedule.num_ranks), group)
+        if len(members) == len(group) and not (gives | gives.T)[np.ix_(inside, ~inside)].any():
+            found.append(op.name)
+    return frozenset(found)
 
 
 def _disagreement(op: Op, peer: Op) -> str:
@@ -159,7 +175,9 @@ def _disagreement(op: Op, peer: Op) -> str:
 def _no_deadlock(schedule: Schedule) -> Iterator[str]:
     cycle = find_cycle(dependence_edges(schedule, rendezvous=True), 2 * len(schedule.ops))
     if cycle:
-        ops = dict.fromkeys(schedule.ops[event // 2].label for event in cycle)
+        # an end that another end follows only stands for a group, see passes
+        waits = [event for event, after in pairwise([*cycle, cycle[0]]) if not event % 2 or not after % 2]
+        ops = dict.fromkeys(schedule.ops[event // 2].label for event in waits)
         yield f"op {next(iter(ops))}: deadlock, each waits for the one before: {' -> '.join(ops)}"
 
 
@@ -170,7 +188,7 @@ def _reads(schedule: Schedule) -> Iterator[str]:
         for name in op.reads:
             buffer = schedule.buffer(op.rank, name)
             assert buffer is not None
-            if not writers(schedule, op.rank, name):
+            if not schedule.writers(op.rank, name):
                 if not buffer.persistent:
                     yield f"op {op.label}: reads {name!r}, which nothing writes"
             elif read_lag(schedule, op, name) is None:
@@ -212,63 +230,60 @@ def staleness(schedule: Schedule) -> tuple[Read, ...]:
     period = hyperperiod(schedule)
     longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
     start = period * (3 + 3 * longest)  # any chain of one exchange and one pull has reached steady state
-    memo: dict[tuple[int, str, str, int], frozenset[int]] = {}
+    ages = _Ages(schedule)
     reads = []
     for op in schedule.ops:
         epochs = [epoch for epoch in range(start, start + period) if op.exists(epoch)]
         for buffer in op.reads:
-            if writers(schedule, op.rank, buffer):
-                ages = frozenset[int]().union(*(_ages(schedule, op, buffer, e, memo) for e in epochs))
-                reads.append(Read(op.rank, op.name, buffer, tuple(sorted(ages))))
+            if schedule.writers(op.rank, buffer):
+                found = frozenset[int]().union(*(ages.read(op, buffer, epoch) for epoch in epochs))
+                reads.append(Read(op.rank, op.name, buffer, tuple(sorted(found))))
     return tuple(reads)
 
 
-def _ages(
-    schedule: Schedule,
-    op: Op,
-    buffer: str,
-    epoch: int,
-    memo: dict[tuple[int, str, str, int], frozenset[int]],
-) -> frozenset[int]:
-    key = (op.rank, op.name, buffer, epoch)
-    if key not in memo:
-        seen = read_lag(schedule, op, buffer)
-        if seen is None:
+class _Ages:
+    """Ages of values, each found once: what ranks share (a communication, the store) is not traced by each of them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._written: dict[tuple[object, ...], frozenset[int]] = {}
+        self._moved: dict[tuple[str, int], dict[int, frozenset[int]]] = defaultdict(dict)
+
+    def read(self, op: Op, name: str, epoch: int) -> frozenset[int]:
+        """Ages of what the op's instance of `epoch` finds in a buffer."""
+        seen, buffer = read_lag(self._schedule, op, name), self._schedule.buffer(op.rank, name)
+        if seen is None or buffer is None:
             return frozenset()
         writer, lag = seen
-        found = schedule.buffer(op.rank, buffer)
-        assert found is not None
-        sources = writers(schedule, op.rank, buffer) if found.rank == SHARED else [writer]
-        memo[key] = frozenset().union(*(_made(schedule, w, epoch, lag, memo) for w in sources))
-    return memo[key]
+        shared = buffer.rank == SHARED
+        key = (buffer.rank, name, "" if shared else writer.name, epoch, lag)
+        if key not in self._written:
+            sources = self._schedule.writers(op.rank, name) if shared else [writer]
+            self._written[key] = frozenset().union(*(self._made(w, epoch, lag) for w in sources))
+        return self._written[key]
 
+    def _made(self, writer: Op, epoch: int, lag: int) -> frozenset[int]:
+        """Ages at `epoch` of what the writer's newest instance up to `epoch - lag` wrote."""
+        instance = writer.latest(epoch - lag)
+        if instance < 0:
+            return frozenset()
+        moved = self._origins(writer, instance) if writer.kind in CARRIES else {frozenset({0})}
+        return frozenset(epoch - instance + age for ages in moved for age in ages)
 
-def _made(
-    schedule: Schedule,
-    writer: Op,
-    epoch: int,
-    lag: int,
-    memo: dict[tuple[int, str, str, int], frozenset[int]],
-) -> frozenset[int]:
-    """Ages at `epoch` of what the writer's newest instance up to `epoch - lag` wrote."""
-    instance = writer.latest(epoch - lag)
-    if instance < 0:
-        return frozenset()
-    if writer.kind not in CARRIES:
-        return frozenset({epoch - instance})
-    ages: set[int] = set()
-    for source in _origins(schedule, writer):
-        for name in source.reads:
-            if not writers(schedule, source.rank, name):
-                ages.add(epoch - instance)
-            else:
-                ages |= {epoch - instance + age for age in _ages(schedule, source, name, instance, memo)}
-    return frozenset(ages)
+    def _origins(self, carrier: Op, instance: int) -> set[frozenset[int]]:
+        """Ages of what an instance of a carrier moves, per rank it comes from: its senders, or itself."""
+        itself = carrier.kind in (Kind.PUSH, Kind.PULL, Kind.SEND)
+        ranks = (carrier.rank,) if itself else self._schedule.senders(carrier)
+        known = self._moved[carrier.name, instance]
+        for rank in ranks:
+            if rank not in known:
+                known[rank] = self._read_by(rank, carrier.name, instance)
+        return {known[rank] for rank in ranks}
 
-
-def _origins(schedule: Schedule, carrier: Op) -> list[Op]:
-    """The ops whose reads a carrier's written values come from: its senders, or itself."""
-    if carrier.kind in (Kind.PUSH, Kind.PULL, Kind.SEND):
-        return [carrier]
-    found = (schedule.find(rank, carrier.name) for rank in schedule.senders(carrier))
-    return [op for op in found if op is not None]
+    def _read_by(self, rank: int, name: str, instance: int) -> frozenset[int]:
+        """Ages of all that an op reads; what nobody writes is as new as can be."""
+        op = self._schedule.find(rank, name)
+        assert op is not None
+        written = [buffer for buffer in op.reads if self._schedule.writers(rank, buffer)]
+        new = {0} if len(written) < len(op.reads) else set[int]()
+        return frozenset(new).union(*(self.read(op, buffer, instance) for buffer in written))

@@ -35,6 +35,7 @@ SHARED = -1
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class Kind(StrEnum):
@@ -210,6 +211,15 @@ class Schedule:
         return {name: tuple(sorted(ranks)) for name, ranks in groups.items()}
 
     @cached_property
+    def _writers(self) -> dict[tuple[int, str], list[Op]]:
+        made: dict[tuple[int, str], list[Op]] = defaultdict(list)
+        for op in self.ops:
+            for name in op.writes:
+                if buffer := self.buffer(op.rank, name):
+                    made[buffer.rank, name].append(op)
+        return dict(made)
+
+    @cached_property
     def _matrices(self) -> dict[str, Matrix]:
         return {matrix.name: matrix for matrix in self.matrices}
 
@@ -219,6 +229,11 @@ class Schedule:
     def buffer(self, rank: int, name: str) -> Buffer | None:
         """The buffer an op of `rank` means by `name`: its own, else the shared one."""
         return self._buffers.get((rank, name)) or self._buffers.get((SHARED, name))
+
+    def writers(self, rank: int, name: str) -> list[Op]:
+        """The ops that write what an op of `rank` calls `name`: on its own rank, or on any if it is shared."""
+        buffer = self.buffer(rank, name)
+        return self._writers.get((buffer.rank, name), []) if buffer else []
 
     def matrix(self, name: str) -> Matrix | None:
         return self._matrices.get(name)
@@ -262,6 +277,14 @@ class Schedule:
         if op.kind is Kind.RECV:
             return (op.work.peer,)  # even a message without bytes is waited for
         return tuple(np.flatnonzero(self.received(op)).tolist())
+
+    def gives(self, op: Op) -> Bools:
+        """[i, j]: whether rank i gives rank j something in the EXCHANGE or collective that the op is part of."""
+        if op.kind in COLLECTIVE:
+            inside = np.isin(np.arange(self.num_ranks), self.group(op))
+            return np.outer(inside, inside) & ~np.eye(self.num_ranks, dtype=np.bool_)
+        counts = self._matrices[op.work.matrix].counts
+        return np.asarray((counts.T if op.work.transposed else counts) * op.work.row_bytes > 0)
 
     def partners(self, op: Op) -> tuple[int, ...]:
         """The ranks the op gives something to or gets something from."""

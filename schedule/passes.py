@@ -1,21 +1,25 @@
 """Passes over a schedule: who waits for whom, the oracle of steady-state time, how long buffers live."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from math import lcm
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
-from halocast.schedule.ir import Kind, Op, Schedule
+from halocast.schedule.ir import MATCHED, Ints, Kind, Op, Schedule
 
 Floats = NDArray[np.float64]
+Column = NDArray[np.int32]  # half the memory of int64, and there are fewer than 2^31 events
+PAIRED = frozenset({Kind.SEND, Kind.RECV})
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(NamedTuple):
     """`target` happens no sooner than `source` of `lag` epochs before, plus the duration of op `carries`.
 
     Events are numbered 2i (op i starts) and 2i + 1 (op i ends).
@@ -27,7 +31,30 @@ class Edge:
     carries: int = -1
 
 
-def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> list[Edge]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Edges:
+    """Edges in columns, since a communication of many ranks has many."""
+
+    source: Column
+    target: Column
+    lag: Column
+    carries: Column
+
+    @classmethod
+    def of(cls, edges: Iterable[Edge]) -> "Edges":
+        table = np.array(list(edges), dtype=np.int32).reshape(-1, len(Edge._fields))
+        return cls(**dict(zip(Edge._fields, table.T, strict=True)))
+
+    @classmethod
+    def joined(cls, pieces: Sequence["Edges"]) -> "Edges":
+        return cls(**{f.name: np.concatenate([getattr(piece, f.name) for piece in pieces]) for f in fields(cls)})
+
+    def __iter__(self) -> Iterator[Edge]:
+        columns = (self.source, self.target, self.lag, self.carries)
+        return map(Edge._make, zip(*(column.tolist() for column in columns), strict=True))
+
+
+def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> Edges:
     """Every reason to wait: an op's own duration, `after`, lane order, and the ranks it communicates with.
 
     With `rendezvous` a send also waits for its receiver to be there, as it does where receives are not posted early;
@@ -37,43 +64,70 @@ def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> list[Ed
     edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
     for k, op in enumerate(schedule.ops):
         edges += [Edge(2 * place[op.rank, name] + 1, 2 * k, lag) for name, lag in op.after]
-        for rank in schedule.partners(op) if rendezvous else schedule.senders(op):
-            peer = place[rank, op.name]
+        if op.kind is Kind.RECV or (op.kind is Kind.SEND and rendezvous):
+            peer = place[op.work.peer, op.name]
             edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))
     for rank in range(schedule.num_ranks):
         for ops in schedule.lanes(rank).values():
             ids = [place[rank, op.name] for op in ops]
             edges += [Edge(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)]
             edges.append(Edge(2 * ids[-1] + 1, 2 * ids[0], 1))
-    return edges
+    met = (_meeting(schedule, members, rendezvous) for members in communications(schedule))
+    return Edges.joined([Edges.of(edges), *met])
 
 
-def find_cycle(edges: Sequence[Edge], num_events: int) -> list[int]:
-    """The events of a cycle of lag-0 edges (a deadlock), or an empty list."""
-    targets: dict[int, list[int]] = defaultdict(list)
-    waiting = [0] * num_events
-    for edge in edges:
-        if edge.lag == 0:
-            targets[edge.source].append(edge.target)
-            waiting[edge.target] += 1
-    ready = [event for event in range(num_events) if waiting[event] == 0]
-    while ready:
-        for target in targets[ready.pop()]:
-            waiting[target] -= 1
-            if waiting[target] == 0:
-                ready.append(target)
-    return _walk_back(edges, waiting)
+def communications(schedule: Schedule) -> list[list[int]]:
+    """The exchanges and collectives: numbers of ops that share a name and all that their ranks must agree on."""
+    together: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for k, op in enumerate(schedule.ops):
+        if op.kind in MATCHED and op.kind not in PAIRED:
+            work = op.work
+            size = (work.matrix, work.transposed, work.row_bytes, work.num_bytes)
+            together[op.name, op.kind, size, op.every, op.offset].append(k)
+    return list(together.values())
 
 
-def _walk_back(edges: Sequence[Edge], waiting: list[int]) -> list[int]:
-    """Among events that never became ready, follow predecessors until one repeats."""
-    before = {e.target: e.source for e in edges if e.lag == 0 and waiting[e.source] and waiting[e.target]}
-    event = next((e for e in range(len(waiting)) if waiting[e] and e in before), None)
-    seen: list[int] = []
-    while event is not None and event not in seen:
-        seen.append(event)
-        event = before[event]
-    return seen[seen.index(event) :][::-1] if event is not None else []
+def _meeting(schedule: Schedule, members: list[int], rendezvous: bool) -> Edges:
+    """The waits among the ops of one exchange or collective.
+
+    Where all wait for all, all end at one time. Then one end waits for every start and the other ends for that one,
+    which says with 2k edges the same as k(k - 1).
+    """
+    at, ranks = np.array(members, dtype=np.int32), [schedule.ops[k].rank for k in members]
+    waits = schedule.gives(schedule.ops[members[0]])[np.ix_(ranks, ranks)]
+    if rendezvous:
+        waits = waits | waits.T
+    if waits.sum() == len(at) * (len(at) - 1):
+        first, others = at[0], at[1:]
+        here, none = np.full_like(others, 2 * first + 1), np.full_like(others, -1)
+        source, target, carries = np.r_[2 * others, here], np.r_[here, 2 * others + 1], np.r_[others, none]
+    else:
+        carries, receiver = (at[side] for side in np.nonzero(waits))
+        source, target = 2 * carries, 2 * receiver + 1
+    return Edges(source=source, target=target, lag=np.zeros_like(source), carries=carries)
+
+
+def find_cycle(edges: Edges, num_events: int) -> list[int]:
+    """The events of a cycle of lag-0 edges (a deadlock), each followed by one that waits for it, or an empty list."""
+    now = edges.lag == 0
+    source, target = edges.source[now], edges.target[now]
+    graph = csr_array((np.ones(len(source), dtype=np.bool_), (source, target)), shape=(num_events, num_events))
+    _, part = connected_components(graph, connection="strong")
+    inside = part[source] == part[target]  # then target leads back to source
+    return _walk_back(source[inside], target[inside], num_events)
+
+
+def _walk_back(source: Column, target: Column, num_events: int) -> list[int]:
+    """Follow edges, each of which lies on a cycle, backwards until an event repeats."""
+    if not len(target):
+        return []
+    before = np.empty(num_events, dtype=np.int32)
+    before[target] = source
+    event, seen = int(target.min()), dict[int, int]()
+    while event not in seen:
+        seen[event] = len(seen)
+        event = int(before[event])
+    return list(seen)[seen[event] :][::-1]
 
 
 def hyperperiod(schedule: Schedule) -> int:
@@ -114,13 +168,11 @@ def max_cycle_ratio(schedule: Schedule, durations: dict[tuple[int, str], float])
     body = schedule if factor == 1 else unroll(schedule, factor)
     edges = dependence_edges(body)
     seconds = [durations[op.rank, _original(op.name, factor)] for op in body.ops]
-    weight = np.array([seconds[e.carries] if e.carries >= 0 else 0.0 for e in edges])
-    lag = np.array([e.lag for e in edges], dtype=np.float64)
-    ends = np.array([(e.source, e.target) for e in edges])
+    weight = np.array([*seconds, 0.0])[edges.carries]  # an edge that carries no op has -1, the last
     ratio = 0.0
     while True:
-        cycle = _positive_cycle(ends, weight - ratio * lag, 2 * len(body.ops))
-        better = weight[cycle].sum() / lag[cycle].sum() if cycle else ratio
+        cycle = _positive_cycle(edges, weight - ratio * edges.lag, 2 * len(body.ops))
+        better = weight[cycle].sum() / edges.lag[cycle].sum() if cycle else ratio
         if better <= ratio * (1 + 1e-12):
             return ratio / factor
         ratio = float(better)
@@ -130,10 +182,10 @@ def _original(name: str, factor: int) -> str:
     return name if factor == 1 else name.rpartition(".")[0]
 
 
-def _positive_cycle(ends: NDArray[np.int64], weight: Floats, num_events: int) -> list[int]:
+def _positive_cycle(edges: Edges, weight: Floats, num_events: int) -> list[int]:
     """The edges of a cycle of positive total weight, or an empty list."""
-    order = np.argsort(ends[:, 1], kind="stable")
-    source, target, weight = ends[order, 0], ends[order, 1], weight[order]
+    order = np.argsort(edges.target, kind="stable")
+    source, target, weight = edges.source[order], edges.target[order], weight[order]
     first = np.flatnonzero(np.r_[True, target[1:] != target[:-1]])
     heads = target[first]
     reach = np.zeros(num_events)
@@ -154,7 +206,7 @@ def _positive_cycle(ends: NDArray[np.int64], weight: Floats, num_events: int) ->
     return []
 
 
-def _first_equal(candidate: Floats, best: Floats, first: NDArray[np.int64]) -> NDArray[np.int64]:
+def _first_equal(candidate: Floats, best: Floats, first: Ints) -> Ints:
     """For every group of edges into one event, the index of the first edge that reaches the best value."""
     sizes = np.diff(np.r_[first, len(candidate)])
     hit = np.flatnonzero(candidate == np.repeat(best, sizes))
@@ -162,7 +214,7 @@ def _first_equal(candidate: Floats, best: Floats, first: NDArray[np.int64]) -> N
     return hit[np.r_[True, group[1:] != group[:-1]]]
 
 
-def _cycle_of_parents(parent: NDArray[np.int64], source: NDArray[np.int64]) -> list[int]:
+def _cycle_of_parents(parent: Ints, source: Column) -> list[int]:
     """The edges of some cycle in the parent pointers, if there is one."""
     state = np.zeros(len(parent), dtype=np.int64)
     for start in range(len(parent)):
@@ -178,21 +230,13 @@ def _cycle_of_parents(parent: NDArray[np.int64], source: NDArray[np.int64]) -> l
     return []
 
 
-def writers(schedule: Schedule, rank: int, buffer: str) -> list[Op]:
-    """The ops that write what an op of `rank` calls `buffer`: on its own rank, or on any if it is shared."""
-    found = schedule.buffer(rank, buffer)
-    assert found is not None
-    ops = schedule.by_rank[rank] if found.rank == rank else schedule.ops
-    return [op for op in ops if buffer in op.writes]
-
-
 def read_lag(schedule: Schedule, reader: Op, buffer: str) -> tuple[Op, int] | None:
     """The writer whose value the reader sees and how many epochs back, or None if nothing orders them.
 
     An explicit `after` edge decides; without one, writer and reader must share a lane.
     """
     lags = dict(reversed(reader.after))
-    made = writers(schedule, reader.rank, buffer)
+    made = schedule.writers(reader.rank, buffer)
     waited = [(lags[w.name], -k, w) for k, w in enumerate(made) if w.name in lags]
     if waited:
         lag, _, writer = min(waited, key=lambda item: item[:2])
@@ -214,7 +258,7 @@ def num_copies(schedule: Schedule, rank: int, buffer: str) -> int:
 
 def num_slots(schedule: Schedule, rank: int, buffer: str) -> int:
     """How many places a buffer has: received rows have one more, into which the next instance may already arrive."""
-    received = any(op.kind is Kind.EXCHANGE for op in writers(schedule, rank, buffer))
+    received = any(op.kind is Kind.EXCHANGE for op in schedule.writers(rank, buffer))
     return num_copies(schedule, rank, buffer) + received
 
 

@@ -40,11 +40,26 @@ def span_of(op: Op, epoch: int, start_s: float, end_s: float, num_bytes: int) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """What one direction of a link carried: from times_s[k] to times_s[k + 1] bytes move at rates[k] per second.
+
+    Before the first of these times the link is idle, after the last one its rate stays (it is 0 when all has arrived).
+    """
+
+    name: str
+    bytes_per_s: float  # its capacity
+    num_bytes: float  # carried in all, protocol overhead included
+    times_s: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     source: str  # simulated | executed
     num_ranks: int
     num_epochs: int
     spans: tuple[Span, ...]
+    links: tuple[LinkUse, ...] = ()  # those that carried something, where the source knows its links
     meta: dict[str, str] = field(default_factory=dict)
 
     def of_rank(self, rank: int) -> Iterator[Span]:
@@ -59,6 +74,7 @@ def require_trace_name(path: Path, suffixes: tuple[str, ...] = (".parquet", ".js
         raise InputError(f"{path}: {path.parent} is not a directory one can write to")
 
 
+MAX_METADATA_BYTES = 2**31 - 1  # what the Parquet reader is told to accept; its own default is 100 MB
 _COLUMNS = tuple(f.name for f in fields(Span))
 
 
@@ -94,16 +110,29 @@ def _span(row: dict[str, Any]) -> Span:
     return Span(**{**row, "lane": Lane(row["lane"]), "kind": Kind(row["kind"])})
 
 
+def _link(row: dict[str, Any]) -> LinkUse:
+    return LinkUse(**{**row, "times_s": tuple(row["times_s"]), "rates": tuple(row["rates"])})
+
+
 def _write_lines(trace: Trace, path: Path) -> None:
+    """The header, a line per span, a line per link."""
     with path.open("w", encoding="utf-8") as out:
         out.write(json.dumps(_header(trace)) + "\n")
         out.writelines(json.dumps(asdict(span)) + "\n" for span in trace.spans)
+        out.writelines(json.dumps(asdict(link)) + "\n" for link in trace.links)
 
 
 def _read_lines(path: Path) -> Trace:
+    spans, links = [], []
     with path.open(encoding="utf-8") as lines:
         header = json.loads(next(lines))
-        return Trace(**header, spans=tuple(_span(json.loads(line)) for line in lines))
+        for line in lines:
+            row = json.loads(line)
+            if "times_s" in row:
+                links.append(_link(row))
+            else:
+                spans.append(_span(row))
+    return Trace(**header, spans=tuple(spans), links=tuple(links))
 
 
 def _write_parquet(trace: Trace, path: Path) -> None:
@@ -113,12 +142,34 @@ def _write_parquet(trace: Trace, path: Path) -> None:
     columns = {name: [getattr(span, name) for span in trace.spans] for name in _COLUMNS}
     columns |= {name: [str(value) for value in columns[name]] for name in ("lane", "kind")}
     table = pa.table(columns).replace_schema_metadata({"halocast": json.dumps(_header(trace))})
-    pq.write_table(table, path)
+    with pq.ParquetWriter(path, table.schema) as out:
+        out.write_table(table)
+        if trace.links:  # beside the schema, whose metadata would be written twice
+            out.add_key_value_metadata({"halocast.links": _packed(trace.links)})
+
+
+def _packed(links: tuple[LinkUse, ...]) -> bytes:
+    """A table of its own, as an Arrow stream: the file's table stays one row per span for whoever reads it."""
+    import pyarrow as pa
+
+    table = pa.table({f.name: [getattr(link, f.name) for link in links] for f in fields(LinkUse)})
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    packed: bytes = out.getvalue().to_pybytes()
+    return packed
 
 
 def _read_parquet(path: Path) -> Trace:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path)
-    header = json.loads(table.schema.metadata[b"halocast"])
-    return Trace(**header, spans=tuple(_span(row) for row in table.to_pylist()))
+    with pq.ParquetFile(path, thrift_string_size_limit=MAX_METADATA_BYTES) as file:
+        metadata, rows = file.metadata.metadata, file.read().to_pylist()
+    packed = metadata.get(b"halocast.links")
+    links = pa.ipc.open_stream(packed).read_all().to_pylist() if packed else []
+    return Trace(
+        **json.loads(metadata[b"halocast"]),
+        spans=tuple(_span(row) for row in rows),
+        links=tuple(_link(row) for row in links),
+    )

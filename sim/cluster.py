@@ -1,110 +1,54 @@
-"""Machines as data: devices and clusters from TOML files, checked, in SI units (bytes, seconds, FLOP/s).
-
-A cluster is hosts of equal devices. Ranks fill the hosts in order. The links between devices are described, not
-simulated: `halocast.sim.links` turns them into time.
-"""
+"""Machines from TOML files: the catalogue of devices and clusters, checked, in SI units."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, TypeVar
 
-from halocast.base.errors import InputError, unknown
+from halocast.base.errors import InputError, MachineError, unknown
 from halocast.base.records import read_toml, record, require
-from halocast.sim.tables import PCIE_LANE_BYTES_PER_S, Catalogue, ClusterTable, Efficiency, Transport, si_values
+from halocast.sim.machine import Cluster, Device, Gloo, Link, Nccl, Network, Nic, Nvlink, Pcie, Wire
+from halocast.sim.tables import (
+    PCIE_LANE_BYTES_PER_S,
+    AllReduce,
+    Catalogue,
+    ClusterTable,
+    Efficiency,
+    LinkKind,
+    Per,
+    Table,
+    Transport,
+    si_values,
+)
+from halocast.sim.topology import require_reachable
 
 __all__ = [
+    "AllReduce",
     "Cluster",
     "Device",
     "Efficiency",
     "Gloo",
     "Link",
+    "LinkKind",
     "Nccl",
+    "Network",
+    "Nic",
+    "Nvlink",
+    "Pcie",
+    "Per",
     "Transport",
+    "Wire",
+    "enlarged",
     "list_clusters",
     "list_devices",
     "load_cluster",
     "load_device",
 ]
 
+T = TypeVar("T")
 DEVICES = "devices"  # the one file in machines/ that is not a cluster
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    name: str
-    source: str
-    memory_bytes: int
-    fp32_flops_per_s: float
-    fp64_flops_per_s: float
-    memory_bytes_per_s: float
-    cache_bytes: float
-    launch_s: float
-    efficiency: Efficiency
-    pcie_bytes_per_s: float | None = None  # peak of its slot, one direction; none for a CPU core
-
-    def flops_per_s(self, itemsize: int) -> float:
-        rates = {4: self.fp32_flops_per_s, 8: self.fp64_flops_per_s}
-        require(itemsize in rates, f"itemsize = {itemsize}: device {self.name} has rates for 4 and 8 bytes")
-        return rates[itemsize]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    """A directed connection that carries bytes at one rate after a latency."""
-
-    bytes_per_s: float
-    latency_s: float
-
-    def seconds(self, num_bytes: float) -> float:
-        return self.latency_s + num_bytes / self.bytes_per_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gloo:
-    stream_bytes_per_s: float  # of one TCP stream: each pair of ranks has one
-    host_bytes_per_s: float  # of all streams of a host together
-    latency_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nccl:
-    efficiency: float  # fraction of a link's rate that payload gets
-    latency_s: float
-    remote_bytes_per_s: float | None = None  # of one flow to another host, where that is below what the links allow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    name: str
-    description: str
-    source: str
-    num_hosts: int
-    devices_per_host: int
-    devices: tuple[Device, ...]  # of each rank in use
-    transport: Transport
-    pcie: Link | None  # device to host memory; none where ranks are CPU processes
-    nvlink: Link | None
-    nic: Link | None
-    gloo: Gloo | None
-    nccl: Nccl | None
-
-    @property
-    def num_ranks(self) -> int:
-        return len(self.devices)
-
-    def device(self, rank: int) -> Device:
-        return self.devices[self._checked(rank)]
-
-    def host(self, rank: int) -> int:
-        return self._checked(rank) // self.devices_per_host
-
-    def same_host(self, a: int, b: int) -> bool:
-        return self.host(a) == self.host(b)
-
-    def _checked(self, rank: int) -> int:
-        assert 0 <= rank < self.num_ranks, f"rank {rank} is not in 0..{self.num_ranks - 1} of {self.name}"
-        return rank
 
 
 def list_clusters() -> tuple[str, ...]:
@@ -116,30 +60,58 @@ def list_devices() -> tuple[str, ...]:
 
 
 def load_device(name: str) -> Device:
-    return _device(name, "")
+    return _device(_catalogue(), name, "")
 
 
 def load_cluster(
     name_or_path: str | os.PathLike[str], *, gpus: int | None = None, transport: str | None = None
 ) -> Cluster:
-    """A cluster of the catalogue or of a TOML file, cut to its first `gpus` ranks."""
+    """A cluster of the catalogue or of a TOML file, cut to its first `gpus` ranks.
+
+    A file that describes a machine that cannot work is a MachineError, which is an InputError.
+    """
     path = _cluster_path(name_or_path)
-    table = record(ClusterTable, read_toml(path), str(path))
-    device = _device(table.device, f"{path}.device")
-    return Cluster(
+    tables = read_toml(path)
+    try:
+        return _cluster(tables, path, gpus, transport)
+    except InputError as error:
+        raise MachineError(str(error)) from None
+
+
+def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: str | None) -> Cluster:
+    table = record(ClusterTable, tables, str(path))
+    hosts = table.host_devices()
+    devices = _devices(table, path)
+    cluster = Cluster(
         name=path.stem,
         description=table.description,
         source=table.source,
-        num_hosts=table.num_hosts,
-        devices_per_host=table.devices_per_host,
-        devices=(device,) * _num_ranks(table, gpus, path),
-        transport=_transport(table, transport, path),
-        pcie=Link(**si_values(table.pcie)) if table.pcie else None,
-        nvlink=Link(**si_values(table.nvlink)) if table.nvlink else None,
-        nic=Link(**si_values(table.nic)) if table.nic else None,
-        gloo=Gloo(**si_values(table.gloo)) if table.gloo else None,
-        nccl=Nccl(**si_values(table.nccl)) if table.nccl else None,
+        hosts=tuple(host for host, names in enumerate(hosts) for _ in names),
+        devices=devices[: _num_ranks(len(devices), gpus, path)],
+        transport=_transport(table, transport, devices, path),
+        pcie=_link(Pcie, table.pcie),
+        nvlink=_link(Nvlink, table.nvlink),
+        nic=_link(Nic, table.nic),
+        network=_link(Network, table.network),
+        links=tuple(Wire(**si_values(wire)) for wire in table.links),
+        gloo=_link(Gloo, table.gloo),
+        nccl=_link(Nccl, table.nccl),
     )
+    _require_places(cluster, path)
+    require_reachable(cluster)
+    return cluster
+
+
+def enlarged(cluster: Cluster, num_ranks: int) -> Cluster:
+    """The cluster with its hosts repeated until there are as many ranks."""
+    assert not cluster.links, "links that name their ends do not repeat"
+    num_hosts, times = cluster.hosts[-1] + 1, -(-num_ranks // cluster.num_ranks)
+    hosts = tuple(host + k * num_hosts for k in range(times) for host in cluster.hosts)
+    return replace(cluster, hosts=hosts, devices=(cluster.devices * times)[:num_ranks])
+
+
+def _link(cls: type[T], table: Table | None) -> T | None:
+    return None if table is None else cls(**si_values(table))
 
 
 def _machines() -> Path:
@@ -151,8 +123,7 @@ def _catalogue() -> Catalogue:
     return record(Catalogue, read_toml(path), str(path))
 
 
-def _device(name: str, where: str) -> Device:
-    catalogue = _catalogue()
+def _device(catalogue: Catalogue, name: str, where: str) -> Device:
     if name not in catalogue.devices:
         raise unknown("device", name, catalogue.devices, where)
     values = si_values(catalogue.devices[name])
@@ -160,6 +131,18 @@ def _device(name: str, where: str) -> Device:
     slot = lanes * PCIE_LANE_BYTES_PER_S[generation] if lanes else None
     values["memory_bytes"] = round(values["memory_bytes"])
     return Device(name=name, efficiency=catalogue.efficiency, pcie_bytes_per_s=slot, **values)
+
+
+def _devices(table: ClusterTable, path: Path) -> tuple[Device, ...]:
+    """The device of every rank; equal ones are one object."""
+    catalogue = _catalogue()
+    where = f"{path}.{'hosts' if table.hosts else 'device'}"
+    names = [name for host in table.host_devices() for name in host]
+    known = {name: _device(catalogue, name, where) for name in dict.fromkeys(names)}
+    for device in known.values():
+        fits = table.pcie is None or device.pcie_bytes_per_s is not None
+        require(fits, f"{where}: device {device.name} has no PCIe slot, but the file has a [pcie] table")
+    return tuple(known[name] for name in names)
 
 
 def _cluster_path(name_or_path: str | os.PathLike[str]) -> Path:
@@ -171,20 +154,36 @@ def _cluster_path(name_or_path: str | os.PathLike[str]) -> Path:
     return _machines() / f"{name_or_path}.toml"
 
 
-def _num_ranks(table: ClusterTable, gpus: int | None, path: Path) -> int:
-    most = table.num_hosts * table.devices_per_host
+def _num_ranks(most: int, gpus: int | None, path: Path) -> int:
     if gpus is None:
         return most
     require(1 <= gpus <= most, f"gpus = {gpus}: cluster {path.stem} has 1 to {most} ({path})")
     return gpus
 
 
-def _transport(table: ClusterTable, asked: str | None, path: Path) -> Transport:
+def _transport(table: ClusterTable, asked: str | None, devices: Iterable[Device], path: Path) -> Transport:
     name = table.transport if asked is None else asked
     if name not in list(Transport):
         raise unknown("transport", name, [one.value for one in Transport])
+    for device in dict.fromkeys(devices):
+        supported = ", ".join(device.transports)
+        legal = name in device.transports
+        require(legal, f"{path}: device {device.name} does not support transport {str(name)!r} (it has: {supported})")
     have = [one for one in Transport if getattr(table, one) is not None]
     if name not in have:
         tables = ", ".join(f"[{one}]" for one in have) or "none"
         raise InputError(f"{path}: transport {str(name)!r} needs a [{name}] table (the file has: {tables})")
     return Transport(name)
+
+
+def _require_places(cluster: Cluster, path: Path) -> None:
+    """Devices that [nvlink] and [[links]] number are there."""
+    sizes = [cluster.hosts.count(host) for host in dict.fromkeys(cluster.hosts)]
+    for group in cluster.nvlink.groups if cluster.nvlink else ():
+        legal = max(group) < max(sizes)
+        require(legal, f"{path}.nvlink.groups: {list(group)}: devices of a host are 0 to {max(sizes) - 1}")
+    there = {"gpu": len(cluster.hosts), "host": len(sizes)}
+    for k, end in ((k, end) for k, wire in enumerate(cluster.links) for end in wire.ends):
+        kind, _, number = end.partition(" ")
+        legal = kind not in there or (number.isdecimal() and int(number) < there[kind])
+        require(legal, f"{path}.links[{k}].ends: {end!r}: there are {kind} 0 to {kind} {there.get(kind, 1) - 1}")

@@ -1,8 +1,13 @@
-"""Kernel and op durations on a device: launch overhead plus the roofline, max(FLOPs / rate, bytes / bandwidth)."""
+"""Kernel and op durations on a device: launch overhead plus the roofline, max(FLOPs / rate, bytes / bandwidth).
 
-import math
+The launch is also the ramp: a kernel of n bytes runs at n / (n + launch * bandwidth) of its bandwidth, so small kernels
+are slow without a further rule. What depends on the shape otherwise: a matrix product computes whole tiles of its
+output, and a sparse product reads a row per edge, of which the cache serves the popular ones.
+"""
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 from types import MappingProxyType
 
 from halocast.models.arithmetic import bytes_moved, flops
@@ -20,45 +25,77 @@ def kernel_seconds(kernel: Kernel, device: Device, itemsize: int) -> float:
     roof = ROOFS[kernel.kind]
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
-    compute_s = flops(kernel.kind, kernel.dims) / (device.flops_per_s(itemsize) * device.efficiency.flops)
-    bandwidth = device.memory_bytes_per_s * roof.bandwidth(kernel, device, itemsize)
-    return device.launch_s + max(compute_s, bytes_moved(kernel.kind, kernel.dims, itemsize) / bandwidth)
+    compute_s = roof.flops(kernel, device) / (device.flops_per_s(itemsize) * device.efficiency.flops)
+    return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
 
 
-def _stream(kernel: Kernel, device: Device, itemsize: int) -> float:
-    return device.efficiency.stream
+def _flops(kernel: Kernel, device: Device) -> float:
+    return flops(kernel.kind, kernel.dims)
 
 
-def _gather(kernel: Kernel, device: Device, itemsize: int) -> float:
-    return device.efficiency.gather
+def _tiled_flops(kernel: Kernel, device: Device) -> float:
+    """Those of the tiles that cover the output: the last one of a row or column is computed whole."""
+    m, k, n = kernel.dims
+    tile = device.efficiency.gemm_tile
+    return flops(kernel.kind, (_round_up(m, tile), k, _round_up(n, tile)))
 
 
-def _spmm(kernel: Kernel, device: Device, itemsize: int) -> float:
-    """Above 1 where the cache serves most reads: the bytes count one row per edge, and popular rows are read often."""
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _stream_s(kernel: Kernel, device: Device, itemsize: int) -> float:
+    moved = bytes_moved(kernel.kind, kernel.dims, itemsize)
+    return moved / (device.memory_bytes_per_s * device.efficiency.stream)
+
+
+def _gather_s(kernel: Kernel, device: Device, itemsize: int) -> float:
+    moved = bytes_moved(kernel.kind, kernel.dims, itemsize)
+    return moved / (device.memory_bytes_per_s * device.efficiency.gather)
+
+
+def _spmm_s(kernel: Kernel, device: Device, itemsize: int) -> float:
+    """The rows of the edges from cache or memory; the output and the indices are streamed."""
     _, cols, nnz, width = kernel.dims
     e = device.efficiency
-    fits = min(1.0, device.cache_bytes / max(1, cols * width * itemsize))
-    hit = max(0.0, 1 - cols / nnz) * math.pow(fits, e.spmm_skew)
-    return 1 / ((1 - hit) / e.spmm_miss + hit / e.spmm_hit)
+    read = nnz * width * itemsize
+    streamed = bytes_moved(kernel.kind, kernel.dims, itemsize) - read
+    again = max(0.0, 1 - cols / nnz)  # reads that are not a row's first
+    hit = again * popular_share(device.cache_bytes / max(1, cols * width * itemsize), e.spmm_skew)
+    return (read * ((1 - hit) / e.stream + hit / e.spmm_hit) + streamed / e.stream) / device.memory_bytes_per_s
+
+
+def popular_share(fraction: float, skew: float) -> float:
+    """The share of all reads that goes to the most popular `fraction` of rows, if ln(reads of a row) has std `skew`."""
+    if fraction >= 1:
+        return 1.0
+    normal = NormalDist()
+    return normal.cdf(skew + normal.inv_cdf(fraction))
 
 
 @dataclass(frozen=True, slots=True)
 class Roof:
     """How one kind of kernel meets the roofline."""
 
-    bandwidth: Callable[[Kernel, Device, int], float]  # fraction of memory bandwidth it reaches
+    flops: Callable[[Kernel, Device], float]
+    memory_s: Callable[[Kernel, Device, int], float]
     empty: tuple[int, ...]  # the dims of which a zero means: no output, no launch
 
 
-def _roof(kind: str, bandwidth: Callable[[Kernel, Device, int], float], *dims: str) -> Roof:
-    return Roof(bandwidth, tuple(KERNEL_DIMS[kind].index(dim) for dim in dims))
+def _roof(
+    kind: str,
+    flops: Callable[[Kernel, Device], float],
+    memory_s: Callable[[Kernel, Device, int], float],
+    *dims: str,
+) -> Roof:
+    return Roof(flops, memory_s, tuple(KERNEL_DIMS[kind].index(dim) for dim in dims))
 
 
 ROOFS: Mapping[str, Roof] = MappingProxyType(
     {
-        "gemm": _roof("gemm", _stream, "m", "n"),
-        "spmm": _roof("spmm", _spmm, "rows", "nnz", "width"),
-        "elementwise": _roof("elementwise", _stream, "numel"),
-        "gather": _roof("gather", _gather, "rows", "width"),
+        "gemm": _roof("gemm", _tiled_flops, _stream_s, "m", "n"),
+        "spmm": _roof("spmm", _flops, _spmm_s, "rows", "nnz", "width"),
+        "elementwise": _roof("elementwise", _flops, _stream_s, "numel"),
+        "gather": _roof("gather", _flops, _gather_s, "rows", "width"),
     }
 )

@@ -4,11 +4,9 @@ Ties break by (time, issue order), SimPy's own rule, and nothing else; the same 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import simpy
@@ -17,12 +15,14 @@ from halocast.base.errors import InputError
 from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import Cluster
+from halocast.sim.core import Core, Steps
 from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Floats, Ints
-from halocast.sim.links import Network, after
+from halocast.sim.links import Network
+from halocast.sim.meeting import Meeting, Messages, succeed
 from halocast.sim.queued import links_for
-
-Steps = Generator[simpy.Event, Any, None]
+from halocast.sim.transports import settings_of
+from halocast.sim.world import PERFECT, Failure, StoppedError, World
 
 
 def simulate(
@@ -30,115 +30,152 @@ def simulate(
     cluster: Cluster,
     num_epochs: int,
     *,
+    world: World = PERFECT,
     network: Callable[[simpy.Environment], Network] | None = None,
+    record: bool = False,
 ) -> Trace:
-    """Run `num_epochs` of a schedule in virtual time; `network` replaces the cluster's links (an oracle has none)."""
+    """Run `num_epochs` of a schedule in virtual time, in a perfect world or another one.
+
+    `network` replaces the cluster's links (an oracle has none); `record` also keeps the load of every link over time.
+    A run that a failed host stops raises StoppedError, which holds the trace until then.
+    """
     if schedule.num_ranks > cluster.num_ranks:
         raise InputError(
             f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
         )
+    world.require_fits(schedule.num_ranks, 1 + cluster.host(schedule.num_ranks - 1))
     env = simpy.Environment()
-    links = network(env) if network else links_for(schedule.num_ranks)(env, cluster)
-    world = _World(schedule, cluster, num_epochs, env, links)
-    lanes = [
-        env.process(world.run_lane(ops)) for rank in range(schedule.num_ranks) for ops in _ordered_lanes(schedule, rank)
-    ]
-    env.run(until=env.all_of(lanes))
-    return Trace(
+    links = network(env) if network else links_for(schedule.num_ranks)(env, cluster, factors=world.links, record=record)
+    engine = _Engine(schedule, cluster, num_epochs, env, links, world)
+    left = engine.run()
+    trace = Trace(
         source="simulated",
         num_ranks=schedule.num_ranks,
         num_epochs=num_epochs,
-        spans=tuple(world.spans),
+        spans=tuple(engine.spans),
+        links=links.use(),
         meta={**dict(schedule.meta), "cluster": cluster.name, "transport": cluster.transport},
     )
+    if world.failure is not None and left:
+        raise StoppedError(_epitaph(world.failure, left), trace)
+    return trace
 
 
-def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:
-    lanes = schedule.lanes(rank)
-    return [lanes[lane] for lane in Lane if lane in lanes]
+def _epitaph(failure: Failure, left: list[str]) -> str:
+    more = f"; and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+    return f"host {failure.host} failed at {failure.at_s:g} s: " + "; ".join(left[:MOST_NAMED]) + more
 
 
-@dataclass(slots=True)
-class _Meeting:
-    """A collective instance: who has come, and the event of its end."""
-
-    done: simpy.Event
-    num_present: int = 0
+MOST_NAMED = 16  # waiting lanes in one message
 
 
-class _Messages:
-    """The messages of one communication instance: per rank, how many of its own have yet to arrive somewhere and how
-    many are yet to arrive at it. Messages may arrive at a rank that has not come yet."""
-
-    def __init__(self, num_ranks: int, num_open: int) -> None:
-        self.missing = np.zeros(num_ranks, dtype=np.int64)
-        self.latest_s = np.zeros(num_ranks)
-        self.ended: set[int] = set()
-        self.events: dict[int, simpy.Event] = {}
-        self.num_open = num_open
-
-    def expect(self, env: simpy.Environment, rank: int, num_sent: int, num_received: int) -> simpy.Event:
-        self.missing[rank] += num_sent + num_received
-        self.events[rank] = env.event()
-        self._end(env, [rank])
-        return self.events[rank]
-
-    def arrive(self, env: simpy.Environment, source: int, targets: Ints, times_s: Floats) -> None:
-        self.missing[source] -= len(targets)
-        self.missing[targets] -= 1
-        self.latest_s[source] = max(self.latest_s[source], float(times_s.max()))
-        self.latest_s[targets] = np.maximum(self.latest_s[targets], times_s)
-        self._end(env, [source, *targets[self.missing[targets] == 0].tolist()])
-
-    def _end(self, env: simpy.Environment, ranks: list[int]) -> None:
-        """A rank that misses nothing any more ends at its latest arrival."""
-        for rank in ranks:
-            if self.missing[rank] == 0 and rank in self.events and rank not in self.ended:
-                self.ended.add(rank)
-                after(env, max(0.0, float(self.latest_s[rank]) - env.now), partial(_succeed, self.events[rank]))
-
-
-class _World:
+class _Engine:
     def __init__(
-        self, schedule: Schedule, cluster: Cluster, num_epochs: int, env: simpy.Environment, links: Network
+        self,
+        schedule: Schedule,
+        cluster: Cluster,
+        num_epochs: int,
+        env: simpy.Environment,
+        links: Network,
+        world: World,
     ) -> None:
         self.schedule = schedule
         self.num_epochs = num_epochs
         self.env = env
         self.links = links
+        self.world = world
         self.spans: list[Span] = []
         self.seconds = {
-            (op.rank, op.name): op_seconds(op, cluster.device(op.rank), schedule.itemsize) for op in schedule.ops
+            (op.rank, op.name): op_seconds(op, cluster.device(op.rank), schedule.itemsize)
+            / world.speed.get(op.rank, 1.0)
+            for op in schedule.ops
         }
+        slowdown = settings_of(cluster).compute_slowdown
+        self.cores = [Core(env, slowdown, partial(links.computing, rank)) for rank in range(schedule.num_ranks)]
+        for rank, core in enumerate(self.cores):
+            links.moving.watch(rank, core.moving)
+        self.dead_s: Floats = np.full(cluster.num_ranks, np.inf)
+        if world.failure is not None:
+            hosts = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
+            self.dead_s[hosts == world.failure.host] = world.failure.at_s
         self._finished: dict[tuple[int, str], int] = defaultdict(lambda: -1)
         self._waiting: dict[tuple[int, str], list[tuple[int, simpy.Event]]] = defaultdict(list)
-        self._messages: dict[tuple[str, int], _Messages] = {}
-        self._meetings: dict[tuple[str, int], _Meeting] = {}
+        self._messages: dict[tuple[str, int], Messages] = {}
+        self._meetings: dict[tuple[str, int], Meeting] = {}
+        self._doing: dict[tuple[int, Lane], tuple[Op, int]] = {}
+
+    def run(self) -> list[str]:
+        """Run all lanes; the lanes that never ended, as text."""
+        ranks = range(self.schedule.num_ranks)
+        lanes = [(rank, ops) for rank in ranks for ops in _ordered_lanes(self.schedule, rank)]
+        running = [(rank, ops[0].lane, self.env.process(self.run_lane(ops))) for rank, ops in lanes]
+        if self.world.failure is None:
+            self.env.run(until=self.env.all_of([process for _, _, process in running]))
+            return []
+        self.env.process(self._fail(self.world.failure, running))
+        self.env.run()
+        return [self._stuck(rank, lane) for rank, lane, process in running if process.is_alive]
+
+    def _fail(self, failure: Failure, running: list[tuple[int, Lane, simpy.Process]]) -> Steps:
+        yield self.env.timeout(failure.at_s)
+        for rank, _, process in running:
+            if self.dead_s[rank] <= self.env.now and process.is_alive:
+                process.interrupt()
+
+    def _stuck(self, rank: int, lane: Lane) -> str:
+        op, epoch = self._doing[rank, lane]
+        late = [(name, epoch - lag) for name, lag in op.after if self._instance(op, name, lag, epoch) is not None]
+        if late:
+            whom = ", ".join(f"its own {name} of epoch {instance}" for name, instance in late)
+        else:
+            absent = self._absent(op, epoch)
+            whom = f"rank{'s' if len(absent) > 1 else ''} " + ", ".join(map(str, absent))
+        return f"rank {rank} waits in {op.name} of epoch {epoch} for {whom}"
+
+    def _absent(self, op: Op, epoch: int) -> list[int]:
+        """Whom a communication waits for: the dead among its partners, else those who have not come."""
+        partners = self.schedule.partners(op)
+        dead = [rank for rank in partners if np.isfinite(self.dead_s[rank])]
+        return dead or [rank for rank in partners if self._finished[rank, op.name] < epoch]
 
     def run_lane(self, ops: tuple[Op, ...]) -> Steps:
-        for epoch in range(self.num_epochs):
-            for op in ops:
-                if op.exists(epoch):
-                    yield from self._run_op(op, epoch)
+        rank, lane = ops[0].rank, ops[0].lane
+        try:
+            for epoch in range(self.num_epochs):
+                delay_s = self.world.delay_s(rank, epoch) if lane is Lane.COMPUTE else 0.0
+                for op in ops:
+                    if op.exists(epoch):
+                        self._doing[rank, lane] = op, epoch
+                        yield from self._run_op(op, epoch, delay_s)
+                        delay_s = 0.0
+        except simpy.Interrupt:
+            return  # its host has failed
 
-    def _run_op(self, op: Op, epoch: int) -> Steps:
+    def _run_op(self, op: Op, epoch: int, delay_s: float) -> Steps:
+        """A straggler's delay counts as part of the first op of its epoch."""
         for name, lag in op.after:
-            yield from self._wait_for(op, name, epoch - lag)
+            event = self._instance(op, name, lag, epoch)
+            if event is not None:
+                yield event
         start = self.env.now
+        if delay_s > 0:
+            yield self.env.timeout(delay_s)
         if self.seconds[op.rank, op.name] > 0:
-            yield self.env.timeout(self.seconds[op.rank, op.name])
+            yield from self.cores[op.rank].run(self.seconds[op.rank, op.name])
         yield from HANDLERS[op.kind](self, op, epoch)
         self._record(op, epoch, start)
         self._finish(op, epoch)
 
-    def _wait_for(self, op: Op, name: str, epoch: int) -> Steps:
+    def _instance(self, op: Op, name: str, lag: int, epoch: int) -> simpy.Event | None:
+        """The event to wait for until the awaited instance has ended; none if it has."""
         source = self.schedule.find(op.rank, name)
         assert source is not None
-        instance = source.latest(epoch)
-        if instance > self._finished[op.rank, name]:
-            event = self.env.event()
-            self._waiting[op.rank, name].append((instance, event))
-            yield event
+        instance = source.latest(epoch - lag)
+        if instance <= self._finished[op.rank, name]:
+            return None
+        event = self.env.event()
+        self._waiting[op.rank, name].append((instance, event))
+        return event
 
     def _finish(self, op: Op, epoch: int) -> None:
         key = op.rank, op.name
@@ -170,11 +207,11 @@ class _World:
     def _move(self, op: Op, epoch: int, targets: Ints, sizes: Ints) -> Steps:
         key = op.name, epoch
         if key not in self._messages:
-            self._messages[key] = _Messages(self.schedule.num_ranks, len(self.schedule.group(op)))
+            self._messages[key] = Messages(self.schedule.num_ranks, len(self.schedule.group(op)))
         messages = self._messages[key]
         event = messages.expect(self.env, op.rank, len(targets), len(self.schedule.senders(op)))
         if len(targets):
-            self.links.send(op.rank, targets, sizes[targets], partial(messages.arrive, self.env, op.rank))
+            self.links.send(op.rank, targets, sizes[targets], partial(messages.arrive, self.env, self.dead_s, op.rank))
         if not event.triggered:
             yield event
         messages.num_open -= 1
@@ -185,33 +222,39 @@ class _World:
         """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once."""
         group = self.schedule.group(op)
         key = op.name, epoch
-        meeting = self._meetings.setdefault(key, _Meeting(self.env.event()))
-        meeting.num_present += 1
-        if meeting.num_present == len(group):
+        meeting = self._meetings.setdefault(key, Meeting(self.env.event()))
+        meeting.present.add(op.rank)
+        if len(meeting.present) == len(group):
             del self._meetings[key]
-            self.links.reduce(group, op.work.num_bytes, lambda: _succeed(meeting.done))
+            self.links.reduce(group, op.work.num_bytes, lambda: self._end_meeting(meeting))
         yield meeting.done
+
+    def _end_meeting(self, meeting: Meeting) -> None:
+        """Unless one of those who came has died meanwhile."""
+        if all(self.dead_s[rank] > self.env.now for rank in meeting.present):
+            meeting.done.succeed()
 
     def store(self, op: Op, epoch: int) -> Steps:
         done = self.env.event()
-        self.links.store(op.rank, op.work.num_bytes, lambda: _succeed(done))
+        self.links.store(op.rank, op.work.num_bytes, lambda: succeed(done))
         yield done
 
 
-def _succeed(event: simpy.Event) -> None:
-    event.succeed()
+def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:
+    lanes = schedule.lanes(rank)
+    return [lanes[lane] for lane in Lane if lane in lanes]
 
 
-HANDLERS: MappingProxyType[Kind, Callable[[_World, Op, int], Steps]] = MappingProxyType(
+HANDLERS: MappingProxyType[Kind, Callable[[_Engine, Op, int], Steps]] = MappingProxyType(
     {
-        Kind.COMPUTE: _World.nothing,
-        Kind.SAMPLE: _World.nothing,
-        Kind.EXCHANGE: _World.exchange,
-        Kind.SEND: _World.send,
-        Kind.RECV: _World.receive,
-        Kind.ALLREDUCE: _World.meet,
-        Kind.BARRIER: _World.meet,
-        Kind.PUSH: _World.store,
-        Kind.PULL: _World.store,
+        Kind.COMPUTE: _Engine.nothing,
+        Kind.SAMPLE: _Engine.nothing,
+        Kind.EXCHANGE: _Engine.exchange,
+        Kind.SEND: _Engine.send,
+        Kind.RECV: _Engine.receive,
+        Kind.ALLREDUCE: _Engine.meet,
+        Kind.BARRIER: _Engine.meet,
+        Kind.PUSH: _Engine.store,
+        Kind.PULL: _Engine.store,
     }
 )

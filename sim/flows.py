@@ -2,15 +2,18 @@
 
 All flows that start at one instant are filled in together. `slack` lets flows that lack at most this fraction of their
 time end with the next one that ends; what was forgiven is counted, so that the error can be stated.
+
+`LinkRecord` keeps what a trace tells about links: their bytes always, every change of their load when asked to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from halocast.schedule.trace import LinkUse
 from halocast.sim.fairshare import (
     JIT_FLOWS,
     NEAR,
@@ -29,18 +32,87 @@ from halocast.sim.fairshare import (
 
 BATCH = 32  # bits of an id that number a flow within its batch
 LATE = 2  # SimPy runs events of one instant by priority: after every start of that instant
+SAME_LOAD = 1e-12  # of a link's capacity: loads closer than this differ by rounding
 Done = Callable[[Ints], None]
+
+
+class LinkRecord:
+    """What the links carried: numbers beyond theirs in a route (caps, NO_LINK) are not links and do not count."""
+
+    def __init__(self, capacity: Floats) -> None:
+        self.capacity = capacity
+        self.num_bytes = np.zeros(len(capacity))
+        self._load = np.zeros(len(capacity))
+        self._changes: list[tuple[Ints, Floats, Floats]] = []
+
+    def carry(self, routes: Ints, num_bytes: Floats) -> None:
+        self.num_bytes += self._sums(routes, num_bytes)
+
+    def change(self, links: Ints, times_s: Floats, rates: Floats) -> None:
+        """From these times on, these links carry this many bytes per second; each link's times come in order."""
+        self._changes.append((links, times_s, rates))
+
+    def share(self, now: float, routes: Ints, rates: Floats) -> None:
+        """From now on, these are the flows; only links whose load changed by more than rounding are noted."""
+        load = np.minimum(self._sums(routes, rates), self.capacity)
+        differs = np.abs(load - self._load) > SAME_LOAD * self.capacity
+        links = np.flatnonzero(differs | ((load == 0) & (self._load > 0)))
+        self._load[links] = load[links]
+        if len(links):
+            self.change(links, np.full(len(links), now), load[links])
+
+    def _sums(self, routes: Ints, values: Floats) -> Floats:
+        """For every link, the sum over the flows that use it."""
+        weights = np.repeat(values, routes.shape[1])
+        num = len(self.capacity)
+        sums = np.bincount(routes.ravel() - NO_LINK, weights, minlength=num + 1)
+        return np.asarray(sums[1 : num + 1], dtype=np.float64)
+
+    def use(self, names: Sequence[str]) -> tuple[LinkUse, ...]:
+        """Every link that carried something, in the order of the names."""
+        parts = zip(*self._changes, strict=True) if self._changes else (np.zeros((1, 0)),) * 3
+        links, times_s, rates = (np.concatenate(part) for part in parts)
+        order = np.argsort(links, kind="stable")
+        bounds = np.searchsorted(links[order], np.arange(len(names) + 1))
+        return tuple(
+            LinkUse(
+                name=name,
+                bytes_per_s=float(self.capacity[k]),
+                num_bytes=float(self.num_bytes[k]),
+                **_points(times_s[order[bounds[k] : bounds[k + 1]]], rates[order[bounds[k] : bounds[k + 1]]]),
+            )
+            for k, name in enumerate(names)
+            if self.num_bytes[k] > 0
+        )
+
+
+def _points(times_s: Floats, rates: Floats) -> dict[str, tuple[float, ...]]:
+    """Of several changes at one instant the last counts, and of equal rates in a row the first."""
+    last = np.append(times_s[1:] > times_s[:-1], np.ones(min(1, len(times_s)), dtype=np.bool_))
+    times_s, rates = times_s[last], rates[last]
+    new = np.diff(rates, prepend=0.0) != 0
+    return {"times_s": tuple(times_s[new].tolist()), "rates": tuple(rates[new].tolist())}
 
 
 class Flows:
     """The active flows over links of given capacities; the last `caps` of them are caps of single flows."""
 
     def __init__(
-        self, env: simpy.Environment, capacity: Floats, caps: Floats | None = None, slack: float = 0.0
+        self,
+        env: simpy.Environment,
+        capacity: Floats,
+        caps: Floats | None = None,
+        slack: float = 0.0,
+        *,
+        record: bool = False,
     ) -> None:
         self._env = env
         self._num_real = len(capacity)
+        self.carried = LinkRecord(np.asarray(capacity, dtype=np.float64))
+        self._records_load = record
         self.capacity = np.concatenate([capacity, np.zeros(0) if caps is None else caps]).astype(np.float64)
+        self._first_capacity = self.capacity.copy()
+        self._scales: list[tuple[Ints, float]] = []
         self.slack = slack
         self.num_ended = 0
         self.num_bytes = 0.0
@@ -66,13 +138,25 @@ class Flows:
         batch = self._num_batches
         self._num_batches += 1
         self._batches[batch] = names, done, len(names)
-        if not self._new:
-            self._at(0.0, self._settle)
+        self._settle_later()
         self._new.append((routes, num_bytes, (batch << BATCH) + np.arange(len(names), dtype=np.int64)))
 
-    def rates(self) -> tuple[Ints, Floats]:
-        """Routes and rates of the flows under way, for tests and utilisation."""
-        return self._routes[: self._num].copy(), self._rates[: self._num].copy()
+    def scale(self, links: Ints, factor: float) -> None:
+        """From now on these links and caps have this fraction of their first capacity."""
+        self._settle_later()
+        self._scales.append((links, factor))
+
+    def _settle_later(self) -> None:
+        if not self._new and not self._scales:
+            self._at(0.0, self._settle)
+
+    def link_bytes(self) -> Floats:
+        """Bytes given to every link so far."""
+        return self.carried.num_bytes.copy()
+
+    def use(self, names: Sequence[str]) -> tuple[LinkUse, ...]:
+        """What the links of these names carried; their load over time only if it was to be recorded."""
+        return self.carried.use(names)
 
     def _at(self, delay: float, action: Callable[[], None]) -> None:
         event = self._env.event()
@@ -91,10 +175,11 @@ class Flows:
         self._updated_s = self._env.now
 
     def _settle(self) -> None:
-        """Take in the flows that have started at this instant."""
+        """Take in the flows that have started, and the links that have changed, at this instant."""
         self._advance()
         new, self._new = self._new, []
-        width = max(self._routes.shape[1], *(routes.shape[1] for routes, _, _ in new))
+        scaled = self._rescale()
+        width = max([self._routes.shape[1], *(routes.shape[1] for routes, _, _ in new)])
         first = self._num
         if first == 0:
             self._component = np.arange(len(self.capacity))
@@ -102,8 +187,15 @@ class Flows:
             self._append(_widened(routes, width), num_bytes, ids, width)
         self._call(connect, self._routes, first, self._component)
         self._touched[self._component[self._routes[first : self._num, 0]]] = True
-        self._fill(self._call(start_floor, self._routes, first, self.capacity, self._num_real))
+        self._touched |= scaled
+        self._fill(0.0 if scaled else self._call(start_floor, self._routes, first, self.capacity, self._num_real))
         self._end_and_plan()
+
+    def _rescale(self) -> bool:
+        for links, factor in self._scales:
+            self.capacity[links] = self._first_capacity[links] * factor
+        changed, self._scales = bool(self._scales), []
+        return changed
 
     def _append(self, routes: Ints, num_bytes: Floats, ids: Ints, width: int) -> None:
         num, more = self._num, len(ids)
@@ -119,6 +211,7 @@ class Flows:
         self._ids[num : num + more] = ids
         self._num += more
         self.num_bytes += float(num_bytes.sum())
+        self.carried.carry(routes, num_bytes)
 
     def _fill(self, floor: float) -> None:
         """New rates for the flows in touched components that are not slower than the floor."""
@@ -134,6 +227,8 @@ class Flows:
         ended, floor = self._retire()
         if len(ended) and self._num:
             self._fill(floor)
+        if self._records_load:
+            self.carried.share(self._env.now, self._routes[: self._num], self._rates[: self._num])
         self._version += 1
         if self._num:
             version = self._version

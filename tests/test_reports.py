@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,13 @@ from schedules import PROMISED, legal_schedules, two_rank_exchange
 from halocast.base.errors import InputError
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
-from halocast.reports.perfetto import write_perfetto
-from halocast.reports.report import verdict, write_report
+from halocast.reports.network import Utilisation, busy_periods, utilisation
+from halocast.reports.report import markdown, verdict, write_report
 from halocast.reports.summary import summarise
-from halocast.reports.table import csv_table, markdown_table, seconds, size, text_table
+from halocast.reports.table import csv_table, insights, markdown_table, seconds, size, text_table
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
 from halocast.schedule.passes import max_cycle_ratio
-from halocast.schedule.trace import Span, Trace
+from halocast.schedule.trace import LinkUse, Span, Trace
 from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
@@ -123,22 +122,6 @@ def test_the_parts_of_an_epoch_add_up_to_it(schedule: Schedule) -> None:
         assert total == pytest.approx(rank.epoch_s, rel=1e-9, abs=1e-15)
 
 
-def test_a_perfetto_file_has_a_slice_per_span_on_lanes_that_nest(tmp_path: Path) -> None:
-    schedule = two_rank_exchange(lag=1)
-    trace = simulate(schedule, load_cluster("cpu-local"), 3)
-    write_perfetto(trace, tmp_path / "t.json")
-    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    assert len(slices) == len(trace.spans) == 18
-    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert lanes == {(0, 0): "compute", (0, 1): "halo", (1, 0): "compute", (1, 1): "halo"}
-    for lane in lanes:
-        mine = sorted((s["ts"], s["ts"] + s["dur"]) for s in slices if (s["pid"], s["tid"]) == lane)
-        assert all(a[1] <= b[0] + 1e-6 for a, b in pairwise(mine))
-    swap = next(s for s in slices if s["name"] == "swap")
-    assert swap["args"] == {"epoch": 0, "bytes": 12, "kind": "exchange", "is": "predicted"}
-
-
 @pytest.mark.parametrize(("epochs", "warmup"), [(1, 0), (3, 1), (9, 3), (100, 3)])
 def test_a_real_run_drops_a_few_epochs_but_never_all(epochs: int, warmup: int) -> None:
     assert default_warmup(epochs) == warmup
@@ -148,15 +131,86 @@ def summary(**changes: Any) -> dict[str, Any]:
     schedule = two_rank_exchange()
     trace = simulate(schedule, load_cluster("cpu-local"), 3)
     made = summarise(trace, schedule, 1, [100, 200])
-    extra = {"cluster": "c", "constants": "spec sheet", "sizes": "partition", "device_memory_bytes": 300, "fits": True}
+    extra = {
+        "cluster": "c",
+        "constants": "spec sheet",
+        "sizes": "partition",
+        "memory_bytes": 5,
+        "device_memory_bytes": 300,
+        "fits": True,
+    }
     return made | extra | changes
 
 
 def test_a_summary_has_every_promised_key() -> None:
     made = summary()
-    assert PROMISED | {"compute_s_max", "epoch_s_mean"} <= set(made)
+    assert PROMISED | {"compute_s_max", "epoch_s_mean", "overlap_efficiency", "critical_path"} <= set(made)
     assert made["bytes_total"] == 24
     json.dumps(made)
+
+
+LINK = LinkUse(name="a > b", bytes_per_s=10, num_bytes=90, times_s=(0, 2, 4, 7, 8), rates=(10, 5, 0, 10, 0))
+
+
+def test_a_links_load_over_time_by_hand() -> None:
+    """10/s until 2, 5/s until 4, idle until 7, 10/s until 8."""
+    first, second = busy_periods(LINK)
+    assert (first.start_s, first.end_s, first.num_bytes, first.utilisation) == (0, 4, 30, 0.75)
+    assert (second.start_s, second.end_s, second.num_bytes, second.utilisation) == (7, 8, 10, 1)
+    assert utilisation(LINK, (3, 8)) == Utilisation(mean=15 / 50, max=1)
+    assert utilisation(LINK, (3, 7)) == Utilisation(mean=5 / 40, max=0.5)
+    assert utilisation(LINK, (8, 9)) == utilisation(LINK, (9, 9)) == Utilisation(mean=0, max=0)
+
+
+def test_a_summary_says_what_determines_the_epoch_and_which_links_are_busiest() -> None:
+    """Two epochs of 10 s: rank 0 makes for 2 and swaps with rank 1, which makes for 5; the first is dropped."""
+    spans = tuple(
+        one
+        for e in (0, 1)
+        for one in (
+            span(0, "make", 10 * e, 10 * e + 2, e),
+            span(0, "swap", 10 * e + 2, 10 * e + 6, e),
+            span(0, "use", 10 * e + 6, 10 * e + 10, e),
+            span(1, "make", 10 * e, 10 * e + 5, e),
+            span(1, "swap", 10 * e + 5, 10 * e + 6, e),
+            span(1, "use", 10 * e + 6, 10 * e + 10, e),
+        )
+    )
+    quiet = replace(LINK, name="b > a", num_bytes=2.0, times_s=(15, 16), rates=(2, 0))
+    busy = replace(quiet, name="c > d", num_bytes=1.0, rates=(9, 0))
+    trace = Trace(source="t", num_ranks=2, num_epochs=2, spans=spans, links=(quiet, busy, LINK))
+    made = summarise(trace, two_rank_exchange(), 1, [1, 1])
+    assert made["critical_path"] == [
+        {"rank": 1, "op": "make", "kind": "compute", "seconds": 5, "share": 0.5},
+        {"rank": 0, "op": "use", "kind": "compute", "seconds": 4, "share": 0.4},
+        {"rank": 0, "op": "swap", "kind": "transfer", "seconds": 1, "share": 0.1},
+    ]
+    assert made["bytes_by_link"] == {"a > b": 45, "b > a": 1, "c > d": 0.5}
+    assert made["link_utilisation"] == {
+        "c > d": {"mean": 0.09, "max": 0.9},
+        "b > a": {"mean": 0.02, "max": 0.2},
+        "a > b": {"mean": 0.0, "max": 0.0},
+    }
+
+
+def test_what_determines_the_epoch_is_told_in_one_line() -> None:
+    parts = [
+        ("use", 0, "compute", 0.5),
+        ("swap", 1, "transfer", 0.25),
+        ("use", 1, "overhead", 0.15),
+        ("x", 0, "y", 0.1),
+    ]
+    path = [{"op": op, "rank": rank, "kind": kind, "share": share} for op, rank, kind, share in parts]
+    made = summary(critical_path=path, link_utilisation={"a > b": {"mean": 0.875, "max": 1}}, overlap_efficiency=0.5)
+    told = (
+        "critical path: use on rank 0 50%, swap on rank 1 25%, use on rank 1 (overhead) 15%; "
+        "busiest links: a > b 88%; communication hidden: 50%"
+    )
+    assert insights(made) == told
+    assert text_table([made]).splitlines()[-1] == f", simulated on c: {told}"
+    assert f"- , simulated on c: {told}." in markdown([made], "", executed=False)
+    without_load = made | {"link_utilisation": {}, "bytes_by_link": {"a > b": 1500}}
+    assert "busiest links: a > b 1.5 kB;" in insights(without_load)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +226,7 @@ def test_sizes_are_readable() -> None:
 
 def test_tables_have_a_row_per_summary() -> None:
     rows = [summary(method="a|b"), summary(method="c")]
-    assert len(text_table(rows).splitlines()) == 4
+    assert len(text_table(rows).splitlines()) == 4 + 3  # a blank line, and what determines the epoch of each
     assert "a\\|b" in markdown_table(rows)
     assert csv_table(rows).splitlines()[1].startswith("a|b,")
 

@@ -1,14 +1,17 @@
 """Traces survive both file formats exactly; a file that is no trace is refused in one line."""
 
+import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
 from halocast.schedule.ir import Kind, Lane
-from halocast.schedule.trace import Span, Trace, load_trace, save_trace
+from halocast.schedule.trace import LinkUse, Span, Trace, load_trace, save_trace
 
 SPANS = st.builds(
     Span,
@@ -23,13 +26,51 @@ SPANS = st.builds(
 )
 
 
+FLOATS = st.lists(st.floats(0, 1e12), max_size=3).map(tuple)
+LINKS = st.builds(
+    LinkUse,
+    name=st.sampled_from(["gpu 0 > host 0", "cpu of host 0"]),
+    bytes_per_s=st.floats(1, 1e12),
+    num_bytes=st.floats(0, 1e15),
+    times_s=FLOATS,
+    rates=FLOATS,
+)
+
+
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-@given(spans=st.lists(SPANS, max_size=5))
-def test_load_is_the_inverse_of_save(tmp_path_factory: pytest.TempPathFactory, suffix: str, spans: list[Span]) -> None:
+@given(spans=st.lists(SPANS, max_size=5).map(tuple), links=st.lists(LINKS, max_size=3).map(tuple))
+def test_load_is_the_inverse_of_save(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, spans: tuple[Span, ...], links: tuple[LinkUse, ...]
+) -> None:
     path = tmp_path_factory.mktemp("trace") / f"t{suffix}"
-    trace = Trace(source="simulated", num_ranks=4, num_epochs=10, spans=tuple(spans), meta={"method": "é"})
+    trace = Trace(source="simulated", num_ranks=4, num_epochs=10, spans=spans, links=links, meta={"method": "é"})
     save_trace(trace, path)
     assert load_trace(path) == trace
+
+
+OLD_HEADER = {"source": "simulated", "num_ranks": 1, "num_epochs": 1, "meta": {}}
+OLD_SPAN = {"rank": 0, "lane": "compute", "op": "a", "kind": "compute", "epoch": 0, "start_s": 0.0, "end_s": 1.0}
+
+
+def test_files_from_before_links_were_kept_load(tmp_path: Path) -> None:
+    row = OLD_SPAN | {"num_bytes": 0}
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(OLD_HEADER)}\n{json.dumps(row)}\n")
+    table = pa.Table.from_pylist([row]).replace_schema_metadata({"halocast": json.dumps(OLD_HEADER)})
+    pq.write_table(table, tmp_path / "t.parquet")
+    traces = [load_trace(tmp_path / name) for name in ("t.jsonl", "t.parquet")]
+    assert traces[0] == traces[1]
+    assert traces[0].links == ()
+    assert traces[0].spans[0].end_s == 1.0
+
+
+def test_the_table_of_a_parquet_file_has_a_row_per_span_however_much_links_say(tmp_path: Path) -> None:
+    times = tuple(float(k) for k in range(100_000))
+    link = LinkUse(name="a > b", bytes_per_s=1.0, num_bytes=2.0, times_s=times, rates=times)
+    trace = Trace(source="simulated", num_ranks=1, num_epochs=1, spans=(), links=(link,) * 8)
+    save_trace(trace, tmp_path / "t.parquet")
+    assert pq.read_table(tmp_path / "t.parquet").num_rows == 0
+    assert (tmp_path / "t.parquet").stat().st_size < 17 * 8 * 100_000  # 16 bytes a change, and nothing twice
+    assert load_trace(tmp_path / "t.parquet") == trace
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet"])

@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.sim.cluster import Gloo, Link, Nccl, Transport, list_clusters, list_devices, load_cluster, load_device
+from halocast.sim.cluster import (
+    AllReduce,
+    Gloo,
+    Nccl,
+    Nic,
+    Nvlink,
+    Pcie,
+    Transport,
+    list_clusters,
+    list_devices,
+    load_cluster,
+    load_device,
+)
 
 GOOD = """
 description = "two boxes"
@@ -54,11 +66,21 @@ def refusal(path: Path | str, **options: object) -> str:
 def test_a_file_becomes_bytes_and_seconds(tmp_path: Path) -> None:
     cluster = load_cluster(written(tmp_path))
     assert cluster.name == "boxes"
-    assert cluster.pcie == Link(bytes_per_s=12e9, latency_s=1e-5)
-    assert cluster.nvlink == Link(bytes_per_s=40e9, latency_s=5e-6)
-    assert cluster.nic == Link(bytes_per_s=1.25e9, latency_s=3e-5)
+    assert cluster.pcie == Pcie(bytes_per_s=12e9, latency_s=1e-5)
+    assert cluster.nvlink == Nvlink(bytes_per_s=40e9, latency_s=5e-6)
+    assert cluster.nic == Nic(bytes_per_s=1.25e9, latency_s=3e-5)
     assert cluster.gloo == Gloo(stream_bytes_per_s=5e8, host_bytes_per_s=1.1e10, latency_s=8e-5)
     assert cluster.nccl == Nccl(efficiency=0.75, latency_s=2e-5, remote_bytes_per_s=2.5e8)
+
+
+def test_a_transport_says_how_it_overlaps_and_reduces(tmp_path: Path) -> None:
+    gloo = "latency_us = 80, chunk_mbytes = 2, compute_slowdown = 1.5, transfer_slowdown = 1.25"
+    cluster = load_cluster(written(tmp_path, "latency_us = 80", gloo))
+    assert cluster.gloo is not None
+    assert (cluster.gloo.chunk_bytes, cluster.gloo.compute_slowdown, cluster.gloo.transfer_slowdown) == (2e6, 1.5, 1.25)
+    cluster = load_cluster(written(tmp_path, "latency_us = 20", 'latency_us = 20, allreduce = "tree"'))
+    assert cluster.nccl is not None
+    assert cluster.nccl.allreduce is AllReduce.TREE
 
 
 def test_ranks_fill_hosts_in_order(tmp_path: Path) -> None:
@@ -91,9 +113,10 @@ def test_every_published_testbed_loads_with_its_gpus(name: str) -> None:
     assert load_cluster(name, gpus=gpus).num_ranks == load_cluster(name).num_ranks == gpus
 
 
-def test_the_catalogue_has_the_testbeds_this_machine_and_two_to_plan_with() -> None:
-    extra = {"cpu-local", "h100-4x8-nvlink-ib400", "l4-8x1-25gbe"}
-    assert list_clusters() == tuple(sorted(extra | PUBLISHED_GPUS.keys()))
+def test_the_catalogue_has_the_testbeds_this_machine_and_some_to_plan_with() -> None:
+    extra = {"cpu-local", "h100-4x8-nvlink-ib400", "l4-8x1-25gbe", "mixed-4-hosts-leaf-spine"}
+    assert extra | PUBLISHED_GPUS.keys() <= set(list_clusters())
+    assert list_clusters() == tuple(sorted(list_clusters()))
 
 
 @pytest.mark.parametrize("name", list_clusters())
@@ -104,14 +127,14 @@ def test_every_cluster_of_the_catalogue_is_described(name: str) -> None:
     assert len(cluster.source) > 20
 
 
-@pytest.mark.parametrize("name", sorted(set(list_clusters()) - {"cpu-local", "v100-32x6"}))
+@pytest.mark.parametrize("name", [name for name in list_clusters() if name != "v100-32x6" and load_cluster(name).pcie])
 def test_no_host_link_is_faster_than_the_slot_of_its_device(name: str) -> None:
-    """Power9 reaches its V100s by NVLink, and CPU processes have no slot."""
+    """Power9 reaches its V100s by NVLink."""
     cluster = load_cluster(name)
-    slot = cluster.device(0).pcie_bytes_per_s
     assert cluster.pcie is not None
-    assert slot is not None
-    assert cluster.pcie.bytes_per_s <= slot
+    for device in cluster.devices:
+        assert device.pcie_bytes_per_s is not None
+        assert cluster.pcie.bytes_per_s <= device.pcie_bytes_per_s
 
 
 @pytest.mark.parametrize("name", list_devices())
@@ -132,9 +155,11 @@ def test_a_device_is_its_spec_sheet_in_si_units() -> None:
     assert device.flops_per_s(8) == pytest.approx(0.42e12)
     assert device.memory_bytes_per_s == 616e9
     assert device.cache_bytes == 5.5e6
-    assert device.launch_s == 8e-6
     assert device.pcie_bytes_per_s == pytest.approx(15.76e9)
-    assert load_device("cpu").pcie_bytes_per_s is None
+    cpu = load_device("cpu")
+    assert cpu.pcie_bytes_per_s is None
+    assert cpu.launch_s == 2e-6
+    assert (device.transports, cpu.transports) == (tuple(Transport), (Transport.GLOO,))
 
 
 def test_the_catalogue_shares_one_set_of_efficiencies() -> None:
@@ -162,6 +187,15 @@ def test_an_itemsize_without_a_rate_is_refused() -> None:
         ("s = 0.25", "s = -2", ".nccl", "remote_gbytes_per_s = -2.0: needs to be a number above 0"),
         ('device = "t4"', 'device = "a500"', ".device", "unknown device 'a500'; did you mean 'a5000'?"),
         ('transport = "gloo"', 'transport = "glo"', ".transport", "unknown value 'glo'; did you mean 'gloo'?"),
+        ("us = 80", "us = 80, chunk_mbytes = 0", ".gloo", "chunk_mbytes = 0.0: needs to be a number above 0"),
+        (
+            "us = 80",
+            "us = 80, compute_slowdown = 0.5",
+            ".gloo",
+            "compute_slowdown = 0.5: needs to be a number at least 1",
+        ),
+        ("us = 20", "us = 20, transfer_slowdown = 0.5", ".nccl", "transfer_slowdown = 0.5: needs to be a number at le"),
+        ("us = 20", 'us = 20, allreduce = "rings"', ".nccl.allreduce", "unknown value 'rings'; did you mean 'ring'?"),
         ('source = "a test"', "", "", "missing key 'source'"),
         ("nic = {", "#", "", "num_hosts = 2 needs a [nic] table"),
         ("pcie = {", "#", "", "[nccl] needs a [pcie] table"),
@@ -174,7 +208,7 @@ def test_a_wrong_file_is_refused_with_its_place(tmp_path: Path, old: str, new: s
 
 
 def test_a_latency_of_zero_is_legal(tmp_path: Path) -> None:
-    assert load_cluster(written(tmp_path, "latency_us = 30", "latency_us = 0")).nic == Link(
+    assert load_cluster(written(tmp_path, "latency_us = 30", "latency_us = 0")).nic == Nic(
         bytes_per_s=1.25e9, latency_s=0
     )
 
@@ -191,7 +225,9 @@ def test_an_unknown_transport_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_transport_the_machine_lacks_is_refused() -> None:
-    assert re.search(r"transport 'nccl' needs a \[nccl\] table", refusal("cpu-local", transport="nccl"))
+    assert re.search(r"transport 'nccl' needs a \[nccl\] table", refusal("mi60-10gbe", transport="nccl"))
+    said = refusal("cpu-local", transport="nccl")
+    assert said.endswith("cpu-local.toml: device cpu does not support transport 'nccl' (it has: gloo)")
 
 
 def test_a_missing_file_and_an_unknown_name_are_told_apart(tmp_path: Path) -> None:

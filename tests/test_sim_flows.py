@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from halocast.sim import flows as flows_module
 from halocast.sim.fairshare import NO_LINK, Floats, Ints, connect, fair_rates
 from halocast.sim.flows import Flows
-from halocast.sim.links import worst_difference
+from halocast.sim.golden import worst_difference
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracle" / "maxmin.json"
 

@@ -12,25 +12,25 @@ import numpy as np
 import pytest
 import simpy
 
-from halocast.sim.cluster import Cluster, Gloo, Link, Nccl, Transport, load_cluster, load_device
-from halocast.sim.links import STAGES, SharedLinks, UnlimitedLinks, after
+from halocast.sim.cluster import AllReduce, Cluster, Gloo, Nccl, Nic, Nvlink, Pcie, Transport, load_cluster, load_device
+from halocast.sim.links import SharedLinks, UnlimitedLinks, after
+from halocast.sim.transports import STAGES, tree_edges
 
 GLOO = Cluster(
     name="round",
     description="",
     source="",
-    num_hosts=2,
-    devices_per_host=2,
+    hosts=(0, 0, 1, 1),
     devices=(load_device("t4"),) * 4,
     transport=Transport.GLOO,
-    pcie=Link(bytes_per_s=100.0, latency_s=0.5),
+    pcie=Pcie(bytes_per_s=100.0, latency_s=0.5),
     nvlink=None,
-    nic=Link(bytes_per_s=5.0, latency_s=3.0),
+    nic=Nic(bytes_per_s=5.0, latency_s=3.0),
     gloo=Gloo(stream_bytes_per_s=10.0, host_bytes_per_s=50.0, latency_s=1.0),
     nccl=Nccl(efficiency=0.5, latency_s=2.0),
 )
 NCCL = replace(GLOO, transport=Transport.NCCL)
-CPU = replace(GLOO, pcie=None, nic=None, nccl=None, num_hosts=1, devices_per_host=4)
+CPU = replace(GLOO, pcie=None, nic=None, nccl=None, hosts=(0,) * 4)
 
 
 def arrival(cluster: Cluster, source: int, target: int, num_bytes: int) -> float:
@@ -71,6 +71,11 @@ def ring(cluster: Cluster, group: tuple[int, ...], payload_bytes: int) -> float:
     return ended(lambda links, done: links.reduce(group, payload_bytes, done), cluster)
 
 
+def reducing(how: AllReduce) -> Cluster:
+    assert NCCL.nccl is not None
+    return replace(NCCL, nccl=replace(NCCL.nccl, allreduce=how))
+
+
 def test_every_transport_has_wires() -> None:
     assert STAGES.keys() == set(Transport)
 
@@ -84,13 +89,23 @@ def test_gloo_to_another_host_pays_the_nic() -> None:
 
 
 def test_gloo_to_another_host_is_capped_by_its_stream() -> None:
-    fast = replace(GLOO, nic=Link(bytes_per_s=1000.0, latency_s=3.0))
+    fast = replace(GLOO, nic=Nic(bytes_per_s=1000.0, latency_s=3.0))
     assert arrival(fast, 1, 2, 100) == (0.5 + 1) + (1 + 3 + 10) + (0.5 + 1)
 
 
 def test_one_stream_cannot_exceed_the_host() -> None:
     slow = replace(GLOO, gloo=Gloo(stream_bytes_per_s=10.0, host_bytes_per_s=4.0, latency_s=1.0))
     assert arrival(slow, 0, 1, 100) == (0.5 + 1) + (1 + 25) + (0.5 + 1)
+
+
+def test_a_degraded_link_has_a_fraction_of_its_capacity_in_one_direction() -> None:
+    env = simpy.Environment()
+    links = SharedLinks(env, GLOO, factors={"host 0 > network": 0.5})
+    ends: list[float] = []
+    for source, target in ((0, 2), (2, 0)):
+        links.send(source, np.array([target]), np.array([100]), lambda _, times: ends.append(float(times[0])))
+    env.run()
+    assert sorted(ends) == [(0.5 + 1) + (1 + 3 + 20) + (0.5 + 1), (0.5 + 1) + (1 + 3 + 40) + (0.5 + 1)]
 
 
 def test_cpu_processes_have_nothing_to_stage() -> None:
@@ -102,14 +117,14 @@ def test_nccl_crosses_pcie_twice_within_a_host() -> None:
 
 
 def test_nccl_prefers_nvlink_within_a_host_only() -> None:
-    linked = replace(NCCL, nvlink=Link(bytes_per_s=400.0, latency_s=0.25))
+    linked = replace(NCCL, nvlink=Nvlink(bytes_per_s=400.0, latency_s=0.25))
     assert arrival(linked, 0, 1, 100) == 2 + 0.25 + 100 / (400 * 0.5)
     assert arrival(linked, 0, 2, 100) == arrival(NCCL, 0, 2, 100)
 
 
 def test_nccl_to_another_host_is_bound_by_nic_or_pcie() -> None:
     assert arrival(NCCL, 0, 2, 100) == 2 + 1 + 3 + 100 / (5 * 0.5)
-    fast = replace(NCCL, nic=Link(bytes_per_s=1000.0, latency_s=3.0))
+    fast = replace(NCCL, nic=Nic(bytes_per_s=1000.0, latency_s=3.0))
     assert arrival(fast, 0, 2, 100) == 2 + 1 + 3 + 100 / (100 * 0.5)
 
 
@@ -126,8 +141,37 @@ def test_a_ring_pays_a_latency_per_step_and_its_slowest_hop() -> None:
     assert ring(GLOO, (0, 1), 100) == 2 * (0.5 + 1) + 2 * 1 + 10
     # four ranks on two hosts: 6 steps, 150 bytes per rank, as slow as the hops over the NICs
     assert ring(GLOO, (0, 1, 2, 3), 100) == 2 * (0.5 + 1) + 6 * (1 + 3) + 150 / 5
-    assert ring(NCCL, (0, 1), 100) == 2 * 3 + 100 / 50
-    assert ring(NCCL, (0, 1, 2, 3), 100) == 6 * 6 + 150 / 2.5
+    rings = reducing(AllReduce.RING)
+    assert ring(rings, (0, 1), 100) == 2 * 3 + 100 / 50
+    assert ring(rings, (0, 1, 2, 3), 100) == 6 * 6 + 150 / 2.5
+
+
+def test_a_tree_pays_its_depth_twice_and_carries_half_the_payload_each_way_in_each_of_two_trees() -> None:
+    trees = reducing(AllReduce.TREE)
+    # 1 > 0, 3 > 2, 2 > 0 and, mirrored, 2 > 3, 0 > 1, 1 > 3: up in one tree and down in the other share a NIC's way
+    assert ring(trees, (0, 1, 2, 3), 100) == 2 * 2 * 6 + 100 / 2.5
+    assert ring(trees, (0, 1), 100) == 2 * 1 * 3 + 100 / 50
+
+
+def test_auto_takes_whichever_is_sooner_alone() -> None:
+    for payload_bytes in (1, 10, 100, 1000, 100_000):
+        each = [ring(reducing(how), (0, 1, 2, 3), payload_bytes) for how in AllReduce]
+        assert each[2] == min(each[:2])
+
+
+def test_a_binary_tree_of_hosts_is_as_deep_as_its_logarithm() -> None:
+    assert tree_edges([[0, 1], [2, 3], [4, 5]]) == ([(1, 0), (3, 2), (5, 4), (2, 0), (4, 0)], 2)
+    assert tree_edges([[k] for k in range(8)])[1] == 3
+
+
+def test_pieces_of_a_message_are_copied_while_others_are_sent() -> None:
+    # 4 pieces of 25: down 0.5 + 0.25 for the first, then the stream 1 + 10, then up 0.5 + 0.25 for the last;
+    # its copy's latency has been paid by the first piece
+    assert GLOO.gloo is not None
+    pieces = replace(GLOO, gloo=replace(GLOO.gloo, chunk_bytes=25.0))
+    assert arrival(pieces, 0, 1, 100) == (0.5 + 0.25) + (1 + 10) + 0.25
+    one = replace(GLOO, gloo=replace(GLOO.gloo, chunk_bytes=1e9))
+    assert arrival(one, 0, 1, 100) == arrival(GLOO, 0, 1, 100)
 
 
 def test_a_ring_of_one_or_of_nothing_takes_no_time() -> None:
@@ -142,8 +186,8 @@ def test_the_store_is_in_the_memory_of_the_first_host() -> None:
 
 
 def test_a_cpu_process_reads_and_writes_every_stored_byte() -> None:
-    slow = replace(load_device("cpu"), memory_bytes_per_s=10.0)
-    assert slow.efficiency.stream == 0.8
+    cpu = load_device("cpu")
+    slow = replace(cpu, memory_bytes_per_s=10.0, efficiency=replace(cpu.efficiency, stream=0.8))
     assert stored(replace(CPU, devices=(slow,) * 4), 1, 100) == pytest.approx(100 / (10 * 0.8 / 2))
 
 
