@@ -1,11 +1,15 @@
 """Running a scenario for real on this machine, and what `run` says about it."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from halocast.base.errors import InputError
+from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_directory
 from halocast.cli.output import epoch_bar, note
+from halocast.exec.emulate import Emulation, Host, can_emulate
 from halocast.exec.job import Job, Settings, read_job, write_job
 from halocast.exec.launch import Run, execute, gather
 from halocast.graph.parts import iter_parts
@@ -13,6 +17,7 @@ from halocast.plan.scenario import Scenario
 from halocast.plan.workload import Workload
 from halocast.reports.metrics import default_warmup
 from halocast.reports.summary import summarise
+from halocast.sim.cluster import Cluster, Per
 
 
 def num_ranks(scenario: Scenario, asked: int | None) -> int:
@@ -29,7 +34,7 @@ def backend(scenario: Scenario, ranks: int) -> str:
     return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= ranks else "gloo"
 
 
-def make_job(workload: Workload) -> Job:
+def make_job(workload: Workload, transport: str | None = None) -> Job:
     run = workload.scenario.run
     settings = Settings(
         num_epochs=run.epochs,
@@ -40,7 +45,7 @@ def make_job(workload: Workload) -> Job:
         num_threads=run.threads,
         timeout_s=run.timeout_s,
         eval_every=run.eval_every,
-        backend=backend(workload.scenario, workload.schedule.num_ranks),
+        backend=transport or backend(workload.scenario, workload.schedule.num_ranks),
     )
     return Job(schedule=workload.schedule, spec=workload.spec, settings=settings)
 
@@ -59,14 +64,64 @@ def prepare_job(workload: Workload, directory: Path) -> None:
     note(f"then: halocast show job {directory}")
 
 
-def run_workload(workload: Workload, *, port: int = 0, keep: Path | None = None) -> tuple[Run, dict[str, Any]]:
-    """Train for real; returns the run and its summary."""
+def require_emulation(scenario: Scenario, cluster: Cluster, asked: int | None) -> None:
+    """Refuse, before any work, what cannot be emulated; say what is not."""
+    if asked not in (None, cluster.num_ranks):
+        raise InputError(f"--ranks {asked}: --emulate runs all {cluster.num_ranks} ranks of the cluster (cluster.gpus)")
+    if scenario.cluster.transport == "nccl":
+        raise InputError("--emulate: cluster.transport = nccl: emulated hosts are joined by gloo")
+    if cluster.num_hosts < 2:
+        ranks = f"its first {cluster.num_ranks} ranks" if cluster.num_ranks > 1 else "its first rank"
+        raise RunError(f"--emulate: cluster {cluster.name} has {ranks} on one host: no network to emulate")
+    if cluster.nic is None:
+        raise RunError(f"--emulate: cluster {cluster.name} has no [nic], whose rate would be emulated")
+    if reason := can_emulate():
+        raise RunError(f"--emulate: {reason}")
+    left_out = "latency" if cluster.network is None else "latency and the way between leaf switches"
+    note(f"emulated is the rate of every host's NIC, not {left_out}")
+    cores = len(os.sched_getaffinity(0))
+    if cores < cluster.num_ranks:
+        note(f"warning: {cluster.num_ranks} ranks share {cores} CPU cores: they compute slower than hosts of their own")
+
+
+def nic_rates(cluster: Cluster) -> tuple[float, ...]:
+    """Bytes per second of every host in use, all its NICs together."""
+    assert cluster.nic is not None
+    nics = [cluster.hosts.count(host) if cluster.nic.per is Per.DEVICE else 1 for host in range(cluster.num_hosts)]
+    return tuple(cluster.nic.bytes_per_s * num for num in nics)
+
+
+@contextmanager
+def rank_hosts(cluster: Cluster | None) -> Iterator[tuple[Host, ...]]:
+    """The emulated host of every rank of a cluster; nothing for the machine as it is."""
+    if cluster is None:
+        yield ()
+        return
+    # for the ranks: emulated hosts have no name service, and c10d would warn that it cannot name its peers
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    with Emulation(nic_rates(cluster)) as hosts:
+        yield tuple(hosts[cluster.host(rank)] for rank in range(cluster.num_ranks))
+
+
+def run_workload(
+    workload: Workload, *, port: int = 0, keep: Path | None = None, emulated: Cluster | None = None
+) -> tuple[Run, dict[str, Any]]:
+    """Train for real, on this machine as it is or on the hosts and NICs of a cluster; the run and its summary."""
     assert workload.graph is not None
     assert workload.assignment is not None
-    job = make_job(workload)
-    with epoch_bar(job.settings.num_epochs, f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks") as bar:
-        run = execute(job, iter_parts(workload.graph, workload.assignment), port=port, keep=keep, on_progress=bar)
-    return run, summarise_run(run, job)
+    job = make_job(workload, "gloo" if emulated else None)
+    parts = iter_parts(workload.graph, workload.assignment)
+    label = f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks"
+    with rank_hosts(emulated) as hosts, epoch_bar(job.settings.num_epochs, label) as bar:
+        run = execute(job, parts, port=port, keep=keep, on_progress=bar, hosts=hosts)
+    return run, summarise_run(run, job) | {"cluster": machine(emulated)}
+
+
+def machine(emulated: Cluster | None) -> str:
+    if emulated is None:
+        return "this machine"
+    rates = " or ".join(f"{8e-9 * rate:g}" for rate in dict.fromkeys(nic_rates(emulated)))
+    return f"this machine, {emulated.num_hosts} emulated hosts at {rates} Gbit/s"
 
 
 def summarise_job(directory: Path) -> dict[str, Any]:
@@ -82,7 +137,7 @@ def summarise_run(run: Run, job: Job) -> dict[str, Any]:
     summary = summarise(run.trace, job.schedule, warmup, list(run.peak_memory_bytes))
     last = max(run.evaluated)
     return summary | {
-        "cluster": "this machine",
+        "cluster": machine(None),
         "transport": job.settings.backend,
         "loss": list(run.losses),
         "accuracy": list(run.accuracy),

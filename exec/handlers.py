@@ -8,6 +8,7 @@ from torch import Tensor
 
 from halocast.base.errors import InputError
 from halocast.exec.comm import all_reduce, barrier
+from halocast.exec.errors import note_features, note_gradients
 from halocast.exec.state import Epoch, RankState
 from halocast.models.modules import summed_loss
 from halocast.schedule.ir import COLLECTIVE, Kind, Op, Rows, Schedule
@@ -36,6 +37,8 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     (layer,) = op.index
     inner, halo = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.HALO, epoch)
+    if halo is not None and state.job.settings.errors:
+        note_features(state, layer, epoch, inner.detach(), halo)
     rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
     rows.requires_grad_(layer > 0)
     out = state.model.layer(layer, rows, state.block, state.aggregated if layer == 0 else None)
@@ -48,7 +51,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     """The local share of the mean loss over all train nodes, and its gradient."""
     logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
-    state.write(op, Rows.INNER, torch.autograd.grad(share, logits)[0], epoch)
+    state.write(op, Rows.INNER, torch.autograd.grad(share * op.work.scale, logits)[0], epoch)
     state.history.append(Epoch(loss=float(share.detach()), hits=state.score(logits.detach())))
     return 0
 
@@ -57,6 +60,8 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     """Add what the users of our rows sent back, then the layer's gradients; weight gradients accumulate in `grads`."""
     (layer,) = op.index
     grad, returned = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.SENT, epoch)
+    if returned is not None and state.job.settings.errors:
+        note_gradients(state, layer + 1, epoch, returned)
     if returned is not None and len(returned):
         grad.index_add_(0, state.send_rows, returned)
     rows, out = state.saved.pop(layer)
@@ -64,6 +69,8 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     if rows.grad is not None:
         state.write(op, Rows.INNER, rows.grad[: state.block.num_inner], epoch)
         state.write(op, Rows.HALO, rows.grad[state.block.num_inner :], epoch)
+        if state.job.settings.errors:
+            state.made_grads[layer] = rows.grad[state.block.num_inner :]
     return 0
 
 
@@ -77,9 +84,21 @@ def step(state: RankState, op: Op, epoch: int) -> int:
     return 0
 
 
+def smooth(state: RankState, op: Op, epoch: int) -> int:
+    """A running mean of what arrives, in place; it begins at the initial value of what it averages."""
+    received, mean = op.reads
+    rows = state.value(op, received, epoch)
+    if mean not in state.kept:
+        state.kept[mean] = state.initial(received).clone()
+    state.put(op, mean, state.kept[mean].mul_(op.work.scale).add_(rows, alpha=1 - op.work.scale), epoch)
+    return 0
+
+
 def exchange(state: RankState, op: Op, epoch: int) -> int:
     """Rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
     rows = state.value(op, op.reads[0], epoch)
+    made = state.instance(op, op.reads[0], epoch)
+    state.ages.made[op.name][epoch] = epoch if made is None else made  # what nobody writes is as new as can be
     buffer = state.schedule.buffer(op.rank, op.reads[0])
     assert buffer is not None
     channel = state.channels[op.name]
@@ -87,8 +106,12 @@ def exchange(state: RankState, op: Op, epoch: int) -> int:
     return channel.run(epoch, packed)
 
 
-def reduce_grads(state: RankState, op: Op, epoch: int) -> int:
-    return all_reduce(state.link, state.grads, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
+def reduce(state: RankState, op: Op, epoch: int) -> int:
+    """Sum a flat tensor over all ranks, each with its share."""
+    values = {"grads": state.grads, "weights": state.weights.detach()}[op.reads[0]]
+    if op.work.scale != 1:
+        values.mul_(op.work.scale)
+    return all_reduce(state.link, values, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
 
 
 def meet(state: RankState, op: Op, epoch: int) -> int:
@@ -101,8 +124,15 @@ def _given(value: Tensor | None) -> Tensor:
 
 
 VERBS: MappingProxyType[str, Handler] = MappingProxyType(
-    {"forward": forward, "loss": loss, "backward": backward, "step": step}
+    {
+        "forward": forward,
+        "loss": loss,
+        "backward": backward,
+        "step": step,
+        "smooth": smooth,
+        "smooth_grad": smooth,
+    }
 )
 KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
-    {Kind.EXCHANGE: exchange, Kind.ALLREDUCE: reduce_grads, Kind.BARRIER: meet}
+    {Kind.EXCHANGE: exchange, Kind.ALLREDUCE: reduce, Kind.BARRIER: meet}
 )

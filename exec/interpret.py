@@ -85,6 +85,7 @@ class Interpreter:
     timeout_s: float
     clock: Callable[[], float] = time.perf_counter
     enter_lane: Callable[[Lane], None] = lambda lane: None  # e.g. choose the lane's CUDA stream, threads
+    ended: Callable[[Op], None] = lambda op: None  # e.g. let go of what the op read
     progress: Progress = field(init=False)
     spans: list[Span] = field(default_factory=list)
 
@@ -129,3 +130,4 @@ class Interpreter:
         end = self.clock()
         self.spans.append(span_of(op, epoch, start, end, num_bytes))  # atomic; lanes share the list
         self.progress.finish(op, epoch)
+        self.ended(op)

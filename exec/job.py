@@ -9,6 +9,7 @@ result-K.json  (written by rank K) losses, hits, audit;  trace-K.jsonl  its span
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from halocast.base.errors import InputError
@@ -20,6 +21,11 @@ from halocast.schedule.ir import Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
 
 MASKS = ("train", "val", "test")
+
+
+class Optimizer(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,8 @@ class Settings:
     timeout_s: float = 120.0
     backend: str = "gloo"
     eval_every: int = 0
+    optimizer: Optimizer = Optimizer.ADAM
+    errors: bool = False  # compare every stale row that is read with a fresh one; costs time
     audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
 
 

@@ -14,15 +14,18 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
+from halocast.exec.emulate import INTERFACE, Host, enter
 from halocast.exec.job import MASKS, Job, write_job
+from halocast.exec.notes import Key, RowError, join_ages, join_errors
 from halocast.graph.parts import Part
 from halocast.schedule.trace import Span, Trace, load_trace
 
@@ -40,6 +43,8 @@ class Run:
     evaluated: dict[int, dict[str, float]]  # epoch -> exact evaluation of the weights after it
     weight_hashes: tuple[tuple[str, ...], ...]  # per rank, per step; empty without audit
     peak_memory_bytes: tuple[int, ...]
+    ages: dict[Key, dict[int, int]]  # (reader, buffer) -> age in epochs -> rows read
+    errors: tuple[RowError, ...]  # of stale rows; empty unless asked for
 
 
 def execute(
@@ -49,12 +54,17 @@ def execute(
     port: int = 0,
     keep: Path | None = None,
     on_progress: Callable[[int], None] = lambda epochs: None,
+    hosts: Sequence[Host] = (),
 ) -> Run:
-    """Train for real on this machine, one process per rank; `keep` is a directory for the job's files."""
+    """Train for real on this machine, one process per rank; `keep` is a directory for the job's files.
+
+    `hosts`: the emulated host of every rank; none for the machine's own loopback.
+    """
+    assert len(hosts) in (0, job.schedule.num_ranks)
     port = free_port(port)
     with _job_directory(keep) as directory:
         write_job(directory, job, parts)
-        _watch(_start(directory, job.schedule.num_ranks, port), directory, on_progress)
+        _watch(_start(directory, job.schedule.num_ranks, port, hosts), directory, on_progress)
         return gather(directory, job)
 
 
@@ -82,9 +92,10 @@ def _job_directory(keep: Path | None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _start(directory: Path, num_ranks: int, port: int) -> list[BaseProcess]:
+def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) -> list[BaseProcess]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["halocast.exec.preload"])
+    _start_server()
     ranks: list[BaseProcess] = []
     for rank in range(num_ranks):
         environment = {
@@ -92,20 +103,36 @@ def _start(directory: Path, num_ranks: int, port: int) -> list[BaseProcess]:
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(num_ranks),
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": hosts[0].address if hosts else "127.0.0.1",
             "MASTER_PORT": str(port),
             # gloo would look up the host's name, which need not resolve
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+            "GLOO_SOCKET_IFNAME": INTERFACE if hosts else os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         }
-        process = context.Process(target=_enter, args=(directory, rank, num_ranks, environment), name=f"rank-{rank}")
+        host = hosts[rank] if hosts else None
+        process = context.Process(target=_enter, args=(directory, host, environment), name=f"rank-{rank}")
         process.daemon = True
         process.start()
         ranks.append(process)
     return ranks
 
 
-def _enter(directory: Path, rank: int, num_ranks: int, environment: dict[str, str]) -> None:
+def _start_server() -> None:
+    """With SIGINT blocked: a terminal sends Ctrl-C to every process, and one that is importing torch would tell."""
+    resource_tracker.ensure_running()  # the server would start it, and that unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _enter(directory: Path, host: Host | None, environment: dict[str, str]) -> None:
     """In the rank's process: never outlive the launcher, leave Ctrl-C to it."""
+    if host is not None:  # first: threads that run already would stay outside
+        try:
+            enter(host)
+        except FileNotFoundError:  # removed: the launcher was interrupted while it asked for this rank
+            os._exit(1)
     from halocast.exec.worker import run_rank  # torch, in the ranks only
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -113,7 +140,7 @@ def _enter(directory: Path, rank: int, num_ranks: int, environment: dict[str, st
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     os.environ.update(environment)
-    run_rank(directory, rank, num_ranks)
+    run_rank(directory, int(environment["RANK"]), int(environment["WORLD_SIZE"]))
 
 
 def _end_with(parent: BaseProcess) -> None:
@@ -185,6 +212,8 @@ def gather(directory: Path, job: Job) -> Run:
         },
         weight_hashes=tuple(tuple(result["weight_hashes"]) for result in results),
         peak_memory_bytes=tuple(result["peak_memory_bytes"] for result in results),
+        ages=join_ages([result["ages"] for result in results], [result["received_rows"] for result in results]),
+        errors=join_errors([result["errors"] for result in results]),
     )
 
 

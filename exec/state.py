@@ -2,8 +2,9 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -11,12 +12,17 @@ from torch import Tensor, nn
 
 from halocast.exec.comm import Channel, Link, gather_once, rows_per_peer
 from halocast.exec.interpret import Progress
-from halocast.exec.job import Job
+from halocast.exec.job import Job, Optimizer
+from halocast.exec.notes import AgeNotes, RowError
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
 from halocast.schedule.ir import Buffer, Kind, Op, Rows
 from halocast.schedule.passes import num_slots, read_lag
+
+OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
+    {Optimizer.ADAM: torch.optim.Adam, Optimizer.SGD: torch.optim.SGD}
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,11 +67,17 @@ class RankState:
         self.block = _block(part, dtype, link.device)
         self.model: Gnn = build_model(job.spec, job.settings.seed, dtype).to(link.device)
         self.weights, self.grads = flatten(self.model)
-        self.optimizer = torch.optim.Adam([self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay)
+        self.optimizer = OPTIMIZERS[job.settings.optimizer](
+            [self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay
+        )
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.kept = {"h.0": self.features}  # what nobody writes
         self.values: dict[str, dict[int, Tensor]] = defaultdict(dict)  # buffer -> instance -> value
+        self.initials: dict[str, Tensor] = {}  # of buffers, before their first instance
+        self.ages = AgeNotes()
+        self.errors: list[RowError] = []
+        self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
         self.history: list[Epoch] = []
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
@@ -142,24 +154,42 @@ class RankState:
         return None if name is None else self.value(op, name, epoch)
 
     def value(self, op: Op, name: str, epoch: int) -> Tensor:
-        """What the writer of `name` wrote in the instance that `op` means; zeros before its first."""
-        found = self.sources.get((op.name, name))
-        if found is None:
+        """What the writer of `name` wrote in the instance that `op` means; its initial value before the first."""
+        instance = self.instance(op, name, epoch)
+        if instance is None:
             return self.kept[name]
-        writer, lag = found
-        instance = writer.latest(epoch - lag)
+        if instance < 0:
+            return self.initial(name)
+        writer, _ = self.sources[op.name, name]
         if writer.kind is Kind.EXCHANGE:
+            self.ages.reads[op.name, name].append((epoch, writer.name, instance))
             return self.channels[writer.name].read(instance)
-        return self.values[name][instance] if instance >= 0 else self._initial(name)
+        return self.values[name][instance]
+
+    def instance(self, op: Op, name: str, epoch: int) -> int | None:
+        """The epoch of the writer that `op` means when it reads `name`; None where nobody writes it."""
+        found = self.sources.get((op.name, name))
+        return None if found is None else found[0].latest(epoch - found[1])
 
     def write(self, op: Op, rows: Rows, value: Tensor, epoch: int) -> None:
-        """Keep a value until everybody who reads it has done so; other lanes may still want older ones."""
+        """Keep a value for those who read it; other lanes may still want older ones."""
         name = self._named(op.writes, rows)
         if name is not None:
-            instances = self.values[name]
-            for old in [e for e in instances if self.is_read(op, name, e)]:
-                del instances[old]
-            instances[epoch] = value
+            self.put(op, name, value, epoch)
+
+    def put(self, op: Op, name: str, value: Tensor, epoch: int) -> None:
+        instances = self.values[name]
+        for old in [e for e in list(instances) if self.is_read(op, name, e)]:
+            instances.pop(old, None)
+        instances[epoch] = value
+
+    def forget(self, op: Op) -> None:
+        """Let go of what the op read and nobody will read again."""
+        for name in op.reads:
+            found = self.sources.get((op.name, name))
+            if found is not None and found[0].kind is not Kind.EXCHANGE:
+                for old in [e for e in list(self.values[name]) if self.is_read(found[0], name, e)]:
+                    self.values[name].pop(old, None)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
         return all(self._progress().is_done(*last) for last in self._last_reads(writer, name, instance))
@@ -171,14 +201,26 @@ class RankState:
             yield reader.name, reader.latest(instance + writer.every - 1 + lag)
 
     def _named(self, names: tuple[str, ...], rows: Rows) -> str | None:
-        return next((name for name in names if self._buffer(name).rows is rows), None)
+        return next((name for name in names if self.rows_of(name) is rows), None)
+
+    def rows_of(self, name: str) -> Rows:
+        return self._buffer(name).rows
+
+    def is_exact(self, name: str) -> bool:
+        return self._buffer(name).exact
 
     def _buffer(self, name: str) -> Buffer:
         buffer = self.schedule.buffer(self.rank, name)
         assert buffer is not None, "the checker has seen it"
         return buffer
 
-    def _initial(self, name: str) -> Tensor:
+    def initial(self, name: str) -> Tensor:
+        """The value before the first instance: zeros, or what was put there before the run."""
+        if name not in self.initials:
+            self.initials[name] = self._zeros(name)
+        return self.initials[name]
+
+    def _zeros(self, name: str) -> Tensor:
         buffer = self._buffer(name)
         num_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
         shape = (num_rows[buffer.rows], -1) if num_rows[buffer.rows] else (0, 1)

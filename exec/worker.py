@@ -21,6 +21,7 @@ import torch.distributed as dist
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
 from halocast.exec.comm import Link, PeerError, barrier, smallest
+from halocast.exec.fresh import set_initial_values
 from halocast.exec.handlers import handle, require_handlers
 from halocast.exec.interpret import Interpreter
 from halocast.exec.job import Job, read_job, read_part
@@ -102,8 +103,10 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         timeout_s=job.settings.timeout_s,
         clock=clock,
         enter_lane=_lane_setup(device, threads),
+        ended=state.forget,
     )
     state.progress = interpreter.progress
+    set_initial_values(state)
     scores = _train(state, interpreter, clock, directory)
     _save(directory, state, interpreter, scores)
     barrier(link, "the end")  # a rank that left early would break its peers
@@ -210,6 +213,9 @@ def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: d
         "scores": scores,
         "weight_hashes": state.weight_hashes,
         "peak_memory_bytes": _peak_memory(state.link.device),
+        "ages": state.ages.as_json(),
+        "received_rows": {name: channel.recv_rows for name, channel in state.channels.items()},
+        "errors": [asdict(error) for error in state.errors],
     }
     (directory / f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if settings.audit:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.graph.halo import Halo
-from halocast.methods import vanilla
+from halocast.methods import pipegcn, vanilla
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Schedule
 
@@ -23,5 +23,9 @@ class Method:
 METHODS = MappingProxyType(
     {
         "vanilla": Method(vanilla.vanilla, vanilla.Options, "exchange every layer's halo rows and wait for them"),
+        "pipegcn": Method(pipegcn.pipegcn, pipegcn.Options, "exchange while the next epoch computes; rows are stale"),
+        "pipegcn-f": Method(pipegcn.pipegcn, pipegcn.OptionsF, "pipegcn with smoothed features"),
+        "pipegcn-g": Method(pipegcn.pipegcn, pipegcn.OptionsG, "pipegcn with smoothed gradients"),
+        "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),
     }
 )

@@ -51,34 +51,38 @@ _BYTES: MappingProxyType[str, Callable[[Dims, int], int]] = MappingProxyType(
 def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's forward: join rows, dropout, aggregate, multiply, normalise."""
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
-    graph = layer < spec.num_graph_layers
     joined = _num_joined(spec, layer, size)
     kernels: list[tuple[str, Dims]] = []
-    if joined > n:
+    if _num_copied(spec, layer, size):
         kernels.append(("elementwise", (joined * wide, 2)))  # inner and halo rows into one tensor
     if spec.dropout > 0:
         kernels.append(("elementwise", (_num_dropped(spec, layer, size) * wide, 3)))
-    if spec.aggregates(layer):
-        kernels += _aggregate(spec, size, joined, wide)
-    kernels += [("gemm", (n, wide, out))] * _num_gemms(spec, graph)
-    return (*kernels, *_finish(spec, layer, n, out, passes=2))
+    if spec.attends(layer):
+        kernels += _attend(spec, layer, size)
+    else:
+        if spec.aggregates(layer):
+            kernels += _aggregate(spec, size, joined, wide)
+        kernels += [("gemm", (n, wide, out))] * _num_gemms(spec, layer)
+    return (*kernels, *_finish(spec, layer, n, out, backward=False))
 
 
 def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's backward: the transposed steps; layer 0's input needs no gradient."""
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
-    graph = layer < spec.num_graph_layers
     joined = _num_joined(spec, layer, size)
-    kernels = list(_finish(spec, layer, n, out, passes=3))
-    kernels += [("gemm", (wide, n, out))] * _num_gemms(spec, graph)
-    if layer > 0:
-        kernels += [("gemm", (n, out, wide))] * _num_gemms(spec, graph)
-        if spec.aggregates(layer):
+    kernels = list(_finish(spec, layer, n, out, backward=True))
+    if spec.attends(layer):
+        kernels += _attend_back(spec, layer, size)
+    else:
+        kernels += [("gemm", (wide, n, out))] * _num_gemms(spec, layer)
+        if layer > 0:
+            kernels += [("gemm", (n, out, wide))] * _num_gemms(spec, layer)
+        if layer > 0 and spec.aggregates(layer):
             kernels += _aggregate(spec, PartSize(num_inner=joined, num_halo=0, num_edges=size.num_edges), n, wide)
-        if spec.dropout > 0:
-            kernels.append(("elementwise", (joined * wide, 3)))
-        if joined > n:
-            kernels.append(("elementwise", (joined * wide, 2)))  # split into inner and halo gradients
+    if layer > 0 and spec.dropout > 0:
+        kernels.append(("elementwise", (joined * wide, 3)))
+    if layer > 0 and joined > n:
+        kernels.append(("elementwise", (joined * wide, 2)))  # split into inner and halo gradients
     return tuple(kernels)
 
 
@@ -92,6 +96,11 @@ def step(spec: ModelSpec) -> Kernels:
     return (("elementwise", (spec.num_weights, 8)),)
 
 
+def blend_rows(num_rows: int, width: int) -> Kernels:
+    """A running mean of rows: two read, one written."""
+    return (("elementwise", (num_rows * width, 3)),) if num_rows * width else ()
+
+
 def add_rows(num_rows: int, width: int) -> Kernels:
     """Adding received gradients to the rows they belong to."""
     return (("gather", (num_rows, width)),)
@@ -102,8 +111,8 @@ def pack_rows(num_rows: int, width: int) -> Kernels:
     return (("gather", (num_rows, width)),)
 
 
-def _num_gemms(spec: ModelSpec, graph: bool) -> int:
-    return 2 if graph and spec.kind is ModelKind.SAGE else 1
+def _num_gemms(spec: ModelSpec, layer: int) -> int:
+    return 2 if layer < spec.num_graph_layers and spec.kind is ModelKind.SAGE else 1
 
 
 def _aggregate(spec: ModelSpec, size: PartSize, cols: int, width: int) -> list[tuple[str, Dims]]:
@@ -114,29 +123,90 @@ def _aggregate(spec: ModelSpec, size: PartSize, cols: int, width: int) -> list[t
     return [("spmm", (rows, cols, size.num_edges, width)), *scale]
 
 
-def _finish(spec: ModelSpec, layer: int, rows: int, width: int, passes: int) -> list[tuple[str, Dims]]:
+def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims]]:
+    """Attention: all rows through the matrix, a score per end, per edge and head the softmax, the weighted sum."""
+    n, joined, edges = size.num_inner, _num_joined(spec, layer, size), size.num_edges
+    wide, made, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
+    return [
+        ("gemm", (joined, wide, made)),
+        ("gemm", (joined, made, 2 * spec.heads)),
+        ("gather", (edges, spec.heads)),  # the scores of both ends; those of the targets lie in order
+        ("elementwise", (scores, 2)),  # leaky ReLU
+        ("elementwise", (scores, 1)),  # a row's highest
+        ("elementwise", (scores, 2)),  # less it
+        ("elementwise", (scores, 2)),  # exp
+        ("elementwise", (scores, 1)),  # a row's sum
+        ("elementwise", (scores, 3)),  # divided by it, and read by the product
+        ("spmm", (n, joined, edges, made)),
+        *_merge_heads(spec, layer, n),
+        ("elementwise", (n * spec.widths[layer + 1], 2)),  # bias
+    ]
+
+
+def _attend_back(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims]]:
+    """The steps of `_attend` in reverse. A weight's gradient is a product of two rows per edge, which reads what a
+    sparse product reads. All of it is needed in layer 0, too, for the gradients of the weights."""
+    n, joined, edges = size.num_inner, _num_joined(spec, layer, size), size.num_edges
+    wide, made, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
+    rows = [("gemm", (joined, made, wide))] if layer > 0 else []
+    return [
+        ("elementwise", (n * spec.widths[layer + 1], 1)),  # bias
+        *_merge_heads(spec, layer, n),
+        ("spmm", (joined, n, edges, made)),  # gradients of the values
+        ("spmm", (n, joined, edges, made)),  # gradients of the weights
+        ("elementwise", (scores, 5)),  # both read or write a number per edge; times the weights
+        ("elementwise", (scores, 1)),  # a row's sum
+        ("elementwise", (scores, 3)),  # less its share
+        ("elementwise", (scores, 3)),  # leaky ReLU
+        ("elementwise", (scores, 1)),  # sums at the targets
+        ("gather", (edges, spec.heads)),  # and at the sources
+        ("gemm", (joined, 2 * spec.heads, made)),
+        ("gemm", (made, joined, 2 * spec.heads)),
+        ("elementwise", (joined * made, 3)),  # both gradients of the values
+        ("gemm", (wide, joined, made)),
+        *rows,
+    ]
+
+
+def _merge_heads(spec: ModelSpec, layer: int, rows: int) -> list[tuple[str, Dims]]:
+    """The mean over heads, or its reverse; heads side by side are one row already."""
+    made, out = spec.heads * spec.head_width(layer), spec.widths[layer + 1]
+    return [("elementwise", (rows * (made + out), 1))] if made > out else []
+
+
+def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:
     if layer == spec.layers - 1:
         return []
-    norm: list[tuple[str, Dims]] = [("elementwise", (rows * width, passes + 1))] if spec.norm is Norm.LAYER else []
-    return [*norm, ("elementwise", (rows * width, passes))]
+    forth, back = _NORM_PASSES[spec.norm]
+    norm = back if backward else forth
+    relu: tuple[str, Dims] = ("elementwise", (rows * width, 3 if backward else 2))
+    return [("elementwise", (rows * width, norm)), relu] if norm else [relu]
+
+
+_NORM_PASSES: MappingProxyType[Norm, tuple[int, int]] = MappingProxyType(
+    {Norm.LAYER: (3, 4), Norm.L2: (3, 9), Norm.NONE: (0, 0)}
+)
 
 
 def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     """Numbers a layer's forward keeps for its backward, beside its input, its halo rows and its output.
 
     The joined rows, where there are halo rows to join; with dropout the mask and what is multiplied with the weights;
-    the aggregate; the input of the normalisation. Layer 0's input needs no gradient, so no mask is kept there.
+    the aggregate; of an attention its rows after the matrix, and per edge and head the score and the weight; what the
+    normalisation or the activation after it has read. Layer 0's input needs no gradient, so no mask is kept there.
     """
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined = _num_joined(spec, layer, size)
-    drops, sums = spec.dropout > 0, spec.aggregates(layer)
-    kept = joined * wide if joined > n else 0
+    drops, attends, linear = spec.dropout > 0, spec.attends(layer), layer >= spec.num_graph_layers
+    kept = _num_copied(spec, layer, size) * wide
     if drops:
-        own_is_used = layer >= spec.num_graph_layers or spec.kind is ModelKind.SAGE
+        own_is_used = attends or linear or spec.kind is ModelKind.SAGE
         kept += joined * wide * (int(layer > 0) + int(own_is_used))
-    if sums or (drops and layer < spec.num_graph_layers):  # a precomputed aggregate is kept anyway, unless dropped out
+    if attends:
+        kept += (joined * spec.head_width(layer) + 2 * size.num_edges) * spec.heads
+    elif spec.aggregates(layer) or (drops and not linear):  # a precomputed one is kept anyway, unless dropped out
         kept += n * wide
-    if layer < spec.layers - 1 and spec.norm is Norm.LAYER:
+    if layer < spec.layers - 1 and spec.norm is not Norm.NONE:
         kept += n * out
     return kept
 
@@ -161,6 +231,8 @@ def scratch_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     activation and normalisation, before there is a gradient of the input. Or a GCN's forward, which alone needs the
     rows after dropout. Layer 0's input needs no gradient, and little else is alive in its ops.
     """
+    if spec.attends(layer):
+        return _attend_scratch(spec, layer, size)
     if layer == 0:
         return 0
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
@@ -174,9 +246,29 @@ def scratch_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     return max(0, (partial - freed) * wide, dropped * wide, finish)
 
 
+def _attend_scratch(spec: ModelSpec, layer: int, size: PartSize) -> int:
+    """Backward of the softmax: three numbers per edge and head beside the gradient of the values; or later, when that
+    gradient is added to the scores' and what was kept per edge is free. The gradient of the input does not exist yet.
+    """
+    joined, scores = _num_joined(spec, layer, size), size.num_edges * spec.heads
+    values = joined * spec.heads * spec.head_width(layer)
+    result = joined * spec.widths[layer] if layer > 0 else 0
+    return max(0, max(3 * scores + values, 3 * values - 2 * scores) - result)
+
+
 def _num_joined(spec: ModelSpec, layer: int, size: PartSize) -> int:
     """Rows a layer works on: its inner rows, and the halo rows if it aggregates."""
-    return size.num_inner + (size.num_halo if spec.aggregates(layer) else 0)
+    return size.num_inner + (size.num_halo if spec.aggregates(layer) or spec.attends(layer) else 0)
+
+
+def _num_copied(spec: ModelSpec, layer: int, size: PartSize) -> int:
+    """Rows joined in every epoch: none if there is no halo, or if the layer is precomputed."""
+    return _num_joined(spec, layer, size) if size.num_halo and spec.aggregates(layer) else 0
+
+
+def num_precomputed(spec: ModelSpec, size: PartSize) -> int:
+    """Rows a precomputed layer 0 keeps: a row of neighbours per inner node; for attention the rows themselves."""
+    return _num_joined(spec, 0, size) if spec.precompute else 0
 
 
 def _num_dropped(spec: ModelSpec, layer: int, size: PartSize) -> int:

@@ -13,21 +13,29 @@ MAX_LAYERS, MAX_WIDTH = 1000, 2**16  # beyond anything trained; a slip of the ke
 class ModelKind(StrEnum):
     SAGE = "sage"
     GCN = "gcn"
+    GAT = "gat"
 
 
 class Norm(StrEnum):
     LAYER = "layer"
+    L2 = "l2"  # rows of a hidden layer's output have length 1
     NONE = "none"
 
 
 ITEMSIZE: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8})  # the precisions one can train in
-# what the models were published with: GraphSAGE's training scripts normalise between layers, GCN's paper does not
-USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType({ModelKind.SAGE: Norm.LAYER, ModelKind.GCN: Norm.NONE})
+# as published: the training scripts of GraphSAGE and GAT on parts normalise between layers, GCN's paper does not
+USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType(
+    {ModelKind.SAGE: Norm.LAYER, ModelKind.GCN: Norm.NONE, ModelKind.GAT: Norm.LAYER}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes."""
+    """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes.
+
+    The heads of an attention share a hidden width, side by side; in the last layer each has a column per class, and
+    their mean is taken.
+    """
 
     kind: ModelKind
     layers: int
@@ -38,6 +46,7 @@ class ModelSpec:
     dropout: float = 0.5
     norm: Norm = Norm.LAYER
     precompute: bool = False
+    heads: int = 1  # of the attention
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= MAX_LAYERS, f"layers = {self.layers}: needs 1 <= layers <= {MAX_LAYERS}")
@@ -47,6 +56,14 @@ class ModelSpec:
             f"num_linear = {self.num_linear}: needs 0 <= num_linear < layers = {self.layers}",
         )
         require(0.0 <= self.dropout <= 0.99, f"dropout = {self.dropout}: needs 0 <= dropout <= 0.99")
+        require(
+            1 <= self.heads <= self.hidden and self.hidden % self.heads == 0,
+            f"heads = {self.heads}: needs to divide hidden = {self.hidden}",
+        )
+        require(
+            self.heads == 1 or self.kind is ModelKind.GAT,
+            f"heads = {self.heads}: only {ModelKind.GAT} has heads, {self.kind} needs heads = 1",
+        )
         require(self.num_features >= 1, f"{self.num_features} features: a model needs at least one")
         require(self.num_classes >= 1, f"{self.num_classes} classes: a model needs at least one")
 
@@ -64,8 +81,17 @@ class ModelSpec:
         return tuple(range(1 if self.precompute else 0, self.num_graph_layers))
 
     def aggregates(self, layer: int) -> bool:
-        """Whether the layer aggregates neighbours in every epoch."""
+        """Whether the layer aggregates neighbours' rows that are new in every epoch."""
         return layer in self.exchanged_layers
+
+    def attends(self, layer: int) -> bool:
+        """Whether the layer weighs neighbours, in every epoch even if it is precomputed: the weights change."""
+        return self.kind is ModelKind.GAT and layer < self.num_graph_layers
+
+    def head_width(self, layer: int) -> int:
+        """Columns a head of the layer makes."""
+        out = self.widths[layer + 1]
+        return out if layer == self.layers - 1 else out // self.heads
 
     @property
     def num_weights(self) -> int:
@@ -73,7 +99,8 @@ class ModelSpec:
 
     def layer_weights(self, layer: int) -> int:
         wide, out = self.widths[layer], self.widths[layer + 1]
-        graph = layer < self.num_graph_layers
-        matrices = 2 if graph and self.kind is ModelKind.SAGE else 1
         norm = 2 * out if self.norm is Norm.LAYER and layer < self.layers - 1 else 0
+        if self.attends(layer):  # a matrix, a vector per end of an edge, a bias
+            return (wide + 2) * self.heads * self.head_width(layer) + out + norm
+        matrices = 2 if self.kind is ModelKind.SAGE and layer < self.num_graph_layers else 1
         return matrices * (wide * out + out) + norm

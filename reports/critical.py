@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from halocast.reports.intervals import Interval
-from halocast.reports.metrics import COMMUNICATION, steady_window
+from halocast.reports.metrics import COMMUNICATION, pacing, steady_window
 from halocast.schedule.ir import Op, Schedule
 from halocast.schedule.trace import Span, Trace
 
@@ -92,7 +92,7 @@ def last_window(trace: Trace, warmup_epochs: int) -> Interval:
 
 
 def _last(trace: Trace) -> Span | None:
-    return max(trace.spans, key=lambda span: (span.end_s, span.epoch, -span.rank), default=None)
+    return max(pacing(trace.spans), key=lambda span: (span.end_s, span.epoch, -span.rank), default=None)
 
 
 def _step(span: Span, kind: StepKind, source: int, start_s: float, end_s: float) -> Step:

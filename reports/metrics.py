@@ -9,6 +9,7 @@ epoch. Hidden communication moves while the rank computes.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +75,7 @@ def steady_epochs(schedule: Schedule) -> tuple[int, int]:
     longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
     period = hyperperiod(schedule)
     warmup = (1 + 2 * longest) * period
-    return warmup, warmup + max(1, longest) * period
+    return warmup, warmup + (1 + 3 * longest) * period
 
 
 def default_warmup(num_epochs: int) -> int:
@@ -140,11 +141,20 @@ def _above_rounding(part: float, total: float) -> float:
     return part if part > 1e-9 * total else 0.0
 
 
-def steady_window(spans: list[Span], warmup_epochs: int) -> tuple[float, float]:
-    """From the end of the last warm-up epoch to the end of the last epoch, on whichever lane of the rank is later."""
-    warm = [span.end_s for span in spans if span.epoch < warmup_epochs]
+def steady_window(spans: Sequence[Span], warmup_epochs: int) -> tuple[float, float]:
+    """From the end of the last warm-up epoch to the end of the last epoch."""
+    paced = pacing(spans)
+    warm = [span.end_s for span in paced if span.epoch < warmup_epochs]
     start = max(warm) if warm else min((span.start_s for span in spans), default=0.0)
-    return start, max((span.end_s for span in spans), default=start)
+    return start, max((span.end_s for span in paced), default=start)
+
+
+def pacing(spans: Sequence[Span]) -> Sequence[Span]:
+    """The spans whose ends are the ends of epochs: of the compute lane, or of all where nothing is computed.
+
+    What a pipeline still sends after its last step belongs to an epoch that will not be computed any more.
+    """
+    return [span for span in spans if span.lane is Lane.COMPUTE] or spans
 
 
 def _communication(

@@ -5,7 +5,7 @@ Each rule is a function from a schedule to messages that name the op; later rule
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from halocast.schedule.ir import (
     KERNEL_DIMS,
     MATCHED,
     NAME,
+    NO_BOUND,
     SHARED,
     WORK_OF,
     Kind,
@@ -108,26 +109,25 @@ def _work(schedule: Schedule) -> Iterator[str]:
 
 def _work_of_kind(schedule: Schedule, op: Op) -> Iterator[str]:
     work, needs = op.work, WORK_OF[op.kind]
-    said = Work(kernels=work.kernels)
+    said = Work(kernels=work.kernels, scale=work.scale, bound=work.bound)
     if needs == "matrix":
-        said = Work(
-            kernels=work.kernels,
-            matrix=work.matrix,
-            transposed=work.transposed,
-            row_bytes=work.row_bytes,
-        )
+        said = replace(said, matrix=work.matrix, transposed=work.transposed, row_bytes=work.row_bytes)
         if schedule.matrix(work.matrix) is None:
             yield f"op {op.label}: exchanges rows of matrix {work.matrix!r}, which is not defined"
     elif needs == "peer":
-        said = Work(kernels=work.kernels, peer=work.peer, num_bytes=work.num_bytes)
+        said = replace(said, peer=work.peer, num_bytes=work.num_bytes)
         if not 0 <= work.peer < schedule.num_ranks or work.peer == op.rank:
             yield f"op {op.label}: peer {work.peer} is not another rank"
     elif needs == "payload":
-        said = Work(kernels=work.kernels, num_bytes=work.num_bytes)
+        said = replace(said, num_bytes=work.num_bytes)
     if said != work:
         yield f"op {op.label}: a {op.kind} has no such work: {work}"
     if min(work.row_bytes, work.num_bytes) < 0:
         yield f"op {op.label}: negative bytes"
+    if work.bound != NO_BOUND and (op.kind is not Kind.PULL or work.bound < 0):
+        yield f"op {op.label}: bound {work.bound} is for a PULL and at least 0"
+    if op.carries and op.kind is not Kind.COMPUTE:
+        yield f"op {op.label}: only a COMPUTE says whether it carries, a {op.kind} is known to"
 
 
 def _matching(schedule: Schedule) -> Iterator[str]:
@@ -235,7 +235,8 @@ def staleness(schedule: Schedule) -> tuple[Read, ...]:
     for op in schedule.ops:
         epochs = [epoch for epoch in range(start, start + period) if op.exists(epoch)]
         for buffer in op.reads:
-            if schedule.writers(op.rank, buffer):
+            own = op.carries and buffer in op.writes  # a running mean's last value
+            if schedule.writers(op.rank, buffer) and not own:
                 found = frozenset[int]().union(*(ages.read(op, buffer, epoch) for epoch in epochs))
                 reads.append(Read(op.rank, op.name, buffer, tuple(sorted(found))))
     return tuple(reads)
@@ -267,12 +268,13 @@ class _Ages:
         instance = writer.latest(epoch - lag)
         if instance < 0:
             return frozenset()
-        moved = self._origins(writer, instance) if writer.kind in CARRIES else {frozenset({0})}
+        carries = writer.carries or writer.kind in CARRIES
+        moved = self._origins(writer, instance) if carries else {frozenset({0})}
         return frozenset(epoch - instance + age for ages in moved for age in ages)
 
     def _origins(self, carrier: Op, instance: int) -> set[frozenset[int]]:
         """Ages of what an instance of a carrier moves, per rank it comes from: its senders, or itself."""
-        itself = carrier.kind in (Kind.PUSH, Kind.PULL, Kind.SEND)
+        itself = carrier.kind in (Kind.PUSH, Kind.PULL, Kind.SEND, Kind.COMPUTE)
         ranks = (carrier.rank,) if itself else self._schedule.senders(carrier)
         known = self._moved[carrier.name, instance]
         for rank in ranks:
@@ -281,9 +283,10 @@ class _Ages:
         return {known[rank] for rank in ranks}
 
     def _read_by(self, rank: int, name: str, instance: int) -> frozenset[int]:
-        """Ages of all that an op reads; what nobody writes is as new as can be."""
+        """Ages of all that an op reads, its own last result apart; what nobody writes is as new as can be."""
         op = self._schedule.find(rank, name)
         assert op is not None
-        written = [buffer for buffer in op.reads if self._schedule.writers(rank, buffer)]
-        new = {0} if len(written) < len(op.reads) else set[int]()
+        given = [buffer for buffer in op.reads if buffer not in op.writes]
+        written = [buffer for buffer in given if self._schedule.writers(rank, buffer)]
+        new = {0} if len(written) < len(given) else set[int]()
         return frozenset(new).union(*(self.read(op, buffer, instance) for buffer in written))

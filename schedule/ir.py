@@ -2,8 +2,8 @@
 
     Schedule := num_ranks, itemsize, matrices, buffers, ops, meta
     Matrix   := name, counts                 counts[i, j] = rows rank i gives to rank j (a halo matrix)
-    Buffer   := name, rank, num_bytes, rows, persistent      rank SHARED: in the store, seen by all ranks
-    Op       := name, rank, lane, kind, work, reads, writes, after, every, offset
+    Buffer   := name, rank, num_bytes, rows, persistent, exact    rank SHARED: in the store, seen by all ranks
+    Op       := name, rank, lane, kind, work, reads, writes, after, every, offset, carries
     after    := ((op name, lag), ...)        wait for instance (epoch - lag) of an op of the same rank
     work     := kernels, and the bytes of the op's kind (table WORK_OF)
     Kernel   := kind, dims                   (table KERNEL_DIMS)
@@ -12,11 +12,13 @@ The rules every interpreter shares:
 
 * A lane runs its ops in the order of the list, epoch after epoch.
 * An op exists in epochs offset, offset + every, ...; a waiter sees the newest instance that is not too new.
-  Before epoch 0 a value is its initial value, so nobody waits for it.
+  Before epoch 0 a value is its initial value (zeros, or exact: what fresh rows would be), so nobody waits for it.
 * Ranks meet only in communication: ops of the same name on different ranks are one communication. An EXCHANGE
   sends row `rank` of its matrix and receives column `rank` (transposed: the other way round); its sends start
   when it starts, it ends when its own sends and receives are done.
 * Kernels of a communication op run before its first byte leaves (packing).
+* Ranks that meet only in the store never wait for each other, unless a PULL has a bound: it waits until every rank has
+  pushed its instance of `bound` epochs before, so no rank runs further ahead than that.
 * A name is `verb.index...`; the executor's handlers are found by the verb, never by the method.
 """
 
@@ -31,10 +33,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from halocast.schedule.matrix import Ints, Matrix
+
 SHARED = -1
+NO_BOUND = -1
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
-Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
@@ -110,6 +114,8 @@ class Work:
     row_bytes: int = 0
     peer: int = -1  # SEND, RECV
     num_bytes: int = 0  # SEND, RECV, ALLREDUCE, PUSH, PULL
+    scale: float = 1.0  # what a number is multiplied by: this rank's share in a sum, the old share of a running mean
+    bound: int = NO_BOUND  # PULL: epochs it may be ahead of the slowest rank's PUSH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +125,7 @@ class Buffer:
     num_bytes: int
     rows: Rows = Rows.NONE
     persistent: bool = False
+    exact: bool = False  # initially what a fresh exchange at the initial weights would bring, not zeros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +140,7 @@ class Op:
     after: tuple[tuple[str, int], ...] = ()
     every: int = 1
     offset: int = 0
+    carries: bool = False  # a COMPUTE that passes on values of others (a running mean): they stay as old as they are
 
     @property
     def verb(self) -> str:
@@ -153,28 +161,6 @@ class Op:
     def latest(self, epoch: int) -> int:
         """The newest epoch up to `epoch` in which the op exists; -1 if there is none yet."""
         return epoch - (epoch - self.offset) % self.every if epoch >= self.offset else -1
-
-
-class Matrix:
-    """A named, read-only table of row counts that compares by value."""
-
-    __slots__ = ("counts", "name")
-
-    def __init__(self, name: str, counts: Ints) -> None:
-        self.name = name
-        self.counts = np.array(counts, dtype=np.int64)
-        self.counts.setflags(write=False)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Matrix):
-            return NotImplemented
-        return self.name == other.name and np.array_equal(self.counts, other.counts)
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.counts.tobytes()))
-
-    def __repr__(self) -> str:
-        return f"Matrix({self.name!r}, {self.counts.shape[0]} ranks, {int(self.counts.sum())} rows)"
 
 
 @dataclass(frozen=True, kw_only=True)

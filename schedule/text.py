@@ -10,7 +10,8 @@
     op 0 reduce allreduce allreduce payload(4096) after(backward.0)
     op 0 store push push.1 payload(640) every(5,1)
 
-Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `to(1,640)` a peer and its bytes.
+Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `to(1,640)` a peer and its bytes;
+`scale(0.95)`, `bound(3)` and `carries()` are the fields of those names.
 """
 
 import json
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from halocast.base.errors import InputError, unknown
-from halocast.schedule.ir import WORK_OF, Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
+from halocast.schedule.ir import NO_BOUND, WORK_OF, Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
 
 _CLAUSE = re.compile(r"([a-z]+)\(([^()]*)\)")
 
@@ -42,20 +43,23 @@ def _format_matrix(matrix: Matrix) -> str:
 
 
 def _format_buffer(buffer: Buffer) -> str:
-    kept = " persistent" if buffer.persistent else ""
-    return f"buffer {buffer.rank} {buffer.name} bytes={buffer.num_bytes} rows={buffer.rows}{kept}"
+    flags = "".join(f" {flag}" for flag in ("persistent", "exact") if getattr(buffer, flag))
+    return f"buffer {buffer.rank} {buffer.name} bytes={buffer.num_bytes} rows={buffer.rows}{flags}"
 
 
 def format_op(op: Op) -> str:
     clauses = [
         ("kernels", [f"{kernel.kind}:{_join(kernel.dims)}" for kernel in op.work.kernels], ";"),
         *_work_clause(op),
+        ("scale", [repr(op.work.scale)] if op.work.scale != 1 else (), ","),
+        ("bound", [op.work.bound] if op.work.bound != NO_BOUND else (), ","),
         ("reads", op.reads, ","),
         ("writes", op.writes, ","),
         ("after", [name if lag == 0 else f"{name}@{lag}" for name, lag in op.after], ","),
         ("every", [op.every, op.offset] if (op.every, op.offset) != (1, 0) else (), ","),
     ]
     said = [f"{key}({_join(values, mark)})" for key, values, mark in clauses if values]
+    said += ["carries()"] if op.carries else []
     return " ".join([f"op {op.rank} {op.lane} {op.kind} {op.name}", *said])
 
 
@@ -126,13 +130,14 @@ def _parse_matrix(rest: str) -> Matrix:
 
 def _parse_buffer(rest: str) -> Buffer:
     rank, name, tail = rest.split(" ", 2)
-    fields = _fields(tail, "bytes", "rows", "persistent")
+    fields = _fields(tail, "bytes", "rows", "persistent", "exact")
     return Buffer(
         rank=int(rank),
         name=name,
         num_bytes=int(fields["bytes"]),
         rows=Rows(fields["rows"]),
         persistent="persistent" in fields,
+        exact="exact" in fields,
     )
 
 
@@ -204,6 +209,8 @@ _WORK_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingP
         "rows": _rows,
         "to": _to,
         "payload": lambda value: {"num_bytes": int(value)},
+        "scale": lambda value: {"scale": float(value)},
+        "bound": lambda value: {"bound": int(value)},
     }
 )
 _OP_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingProxyType(
@@ -212,5 +219,6 @@ _OP_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingPro
         "writes": lambda value: {"writes": tuple(value.split(","))},
         "after": _after,
         "every": _every,
+        "carries": lambda value: {"carries": True},
     }
 )

@@ -9,7 +9,7 @@ from schedules import legal_schedules, op, two_rank_exchange
 
 from halocast.exec.null import execute_null
 from halocast.reports.critical import Share, Step, StepKind, critical_path, last_window, shares
-from halocast.reports.metrics import COMMUNICATION, measure, steady_epochs
+from halocast.reports.metrics import COMMUNICATION, measure, pacing, steady_epochs
 from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import load_cluster
@@ -84,22 +84,26 @@ def test_time_that_no_dependency_explains_is_overhead() -> None:
     ]
 
 
-def test_a_lagged_exchange_that_is_slower_than_compute_is_the_whole_path() -> None:
+def test_a_lagged_exchange_that_is_slower_than_compute_is_the_path_up_to_the_last_use() -> None:
     """swap takes 4 s and follows itself on its lane; compute needs 2 s and reads the swap before."""
     schedule = two_rank_exchange(lag=1)
     times = [
         one
         for rank in (0, 1)
-        for e in range(3)
+        for e, made_s in enumerate((0, 2, 6))
         for one in (
-            (rank, "make", e, 4.0 * e, 4.0 * e + 1),
+            (rank, "make", e, made_s, made_s + 1),
             (rank, "swap", e, 4.0 * e + 1, 4.0 * e + 5),
             (rank, "use", e, 4.0 * e + 1, 4.0 * e + 2),
         )
     ]
     path = critical_path(trace_of(schedule, *times), schedule, 1)
-    assert in_short(path) == [(0, "swap", 1, TRANSFER, 5, 9), (0, "swap", 2, TRANSFER, 9, 13)]
-    assert shares(path, 2) == [Share(rank=0, op="swap", kind=TRANSFER, seconds=4, share=1)]
+    assert in_short(path) == [
+        (0, "swap", 0, TRANSFER, 2, 5),
+        (0, "swap", 1, TRANSFER, 5, 9),
+        (0, "use", 2, COMPUTE, 9, 10),
+    ]
+    assert shares(path, 2)[0] == Share(rank=0, op="swap", kind=TRANSFER, seconds=3.5, share=7 / 8)
 
 
 def test_an_op_that_exists_every_other_epoch_is_awaited_in_its_newest_instance() -> None:
@@ -204,7 +208,7 @@ def test_on_shared_links_the_path_is_as_long_as_the_reported_epochs_of_the_rank_
     warmup, epochs = steady_epochs(schedule)
     trace = simulate(schedule, CLUSTER, epochs)
     path = critical_path(trace, schedule, warmup)
-    last = max(trace.spans, key=lambda span: (span.end_s, span.epoch, -span.rank))
+    last = max(pacing(trace.spans), key=lambda span: (span.end_s, span.epoch, -span.rank))
     epoch_s = measure(trace, schedule, warmup).ranks[last.rank].epoch_s
     assert sum(share.seconds for share in shares(path, epochs - warmup)) == pytest.approx(epoch_s, rel=1e-9)
 

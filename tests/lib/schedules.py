@@ -61,6 +61,7 @@ class _Builder:
                 after=after,
                 every=cadence[0],
                 offset=cadence[1],
+                carries=kind is Kind.COMPUTE and self.draw(st.booleans()),
             )
         )
 
@@ -72,7 +73,8 @@ class _Builder:
 def _compute(b: _Builder, name: str) -> None:
     rank = b.draw(st.integers(0, b.num_ranks - 1))
     kind = b.draw(st.sampled_from([Kind.COMPUTE, Kind.COMPUTE, Kind.SAMPLE]))
-    b.add(rank, name, kind, Lane.COMPUTE, Work(kernels=b.kernels()), b.cadence())
+    scale = b.draw(st.sampled_from([1.0, 0.95, 1 / 3]))
+    b.add(rank, name, kind, Lane.COMPUTE, Work(kernels=b.kernels(), scale=scale), b.cadence())
 
 
 def _exchange(b: _Builder, name: str) -> None:
@@ -120,7 +122,7 @@ def legal_schedules(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 8) -> 
     for k in range(draw(st.integers(1, max_steps))):
         draw(st.sampled_from(STEPS))(builder, f"op.{k}")
     ops = tuple(op for rank in builder.ops for op in rank)
-    buffers = tuple(Buffer(name=f"b.{op.name}", rank=op.rank, num_bytes=8) for op in ops)
+    buffers = tuple(Buffer(name=f"b.{op.name}", rank=op.rank, num_bytes=8, exact=draw(st.booleans())) for op in ops)
     shared = (Buffer(name="store", rank=SHARED, num_bytes=64, persistent=True),)
     return Schedule(
         num_ranks=num_ranks,

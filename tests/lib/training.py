@@ -33,9 +33,11 @@ def spec_for(graph: Graph, **changes: Any) -> ModelSpec:
     return ModelSpec(num_features=graph.num_features, num_classes=graph.num_classes, **fields)
 
 
-def schedule_for(parts: tuple[Part, ...], spec: ModelSpec, dtype: str, method: str = "vanilla") -> Schedule:
+def schedule_for(
+    parts: tuple[Part, ...], spec: ModelSpec, dtype: str, method: str = "vanilla", **options: Any
+) -> Schedule:
     chosen = METHODS[method]
-    return check(chosen.make(from_parts(parts), spec, chosen.options(), ITEMSIZE[dtype]))
+    return check(chosen.make(from_parts(parts), spec, chosen.options(**options), ITEMSIZE[dtype]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +58,13 @@ def train(
     *,
     dtype: str = "float64",
     change: Callable[[Schedule], Schedule] = lambda schedule: schedule,
+    method: str = "vanilla",
+    options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Trained:
-    """Run vanilla, or what `change` makes of its schedule, on real processes."""
+    """Run a method, or what `change` makes of its schedule, on real processes."""
     parts = build_parts(graph, assignment)
-    schedule = check(change(schedule_for(parts, spec, dtype)))
+    schedule = check(change(schedule_for(parts, spec, dtype, method, **(options or {}))))
     chosen = Settings(**{"num_epochs": EPOCHS, "dtype": dtype, "audit": True, "seed": 5, **settings})
     job = Job(schedule=schedule, spec=spec, settings=chosen)
     run = execute(job, parts, keep=directory)

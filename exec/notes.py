@@ -1,0 +1,73 @@
+"""What ranks note about the rows they read, joined after the run: how old they were, and how far from fresh ones.
+
+A message's tag names op and epoch, so a receiver knows which instance it got; which epoch made the rows in it only the
+sender knows. Both are noted, and put together when the ranks' notes meet. Rows from the store carry their epoch
+themselves. Initial values, which no epoch made, have no age.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Key = tuple[str, str]  # reader, buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """Squares of Frobenius norms, which add up over ranks; `what` is features or gradients of a layer's halo rows."""
+
+    epoch: int
+    layer: int
+    what: str
+    squared_error: float
+    squared_norm: float  # of the fresh rows
+
+
+@dataclass(slots=True)
+class AgeNotes:
+    """What one rank notes while it runs; lanes write to different keys."""
+
+    made: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # exchange, instance -> epoch
+    reads: dict[Key, list[tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(list))
+    stored: dict[Key, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # ages of rows, as counted
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "made": {op: sorted(instances.items()) for op, instances in self.made.items()},
+            "reads": [[*key, times] for key, times in self.reads.items()],
+            "stored": [[*key, sorted(ages.items())] for key, ages in self.stored.items()],
+        }
+
+
+def join_ages(
+    notes: Sequence[dict[str, Any]], received_rows: Sequence[dict[str, list[int]]]
+) -> dict[Key, dict[int, int]]:
+    """Rows read at each age, by reader and buffer, over all ranks and epochs.
+
+    `notes` as written by each rank; `received_rows[rank][exchange]` says how many rows come from each peer.
+    """
+    made = [{op: dict(map(tuple, pairs)) for op, pairs in note["made"].items()} for note in notes]
+    found: dict[Key, Counter[int]] = defaultdict(Counter)
+    for rank, note in enumerate(notes):
+        for reader, buffer, times in note["reads"]:
+            for epoch, exchange, instance in times:
+                for peer, num_rows in enumerate(received_rows[rank][exchange]):
+                    if num_rows:
+                        found[reader, buffer][epoch - made[peer][exchange][instance]] += num_rows
+        for reader, buffer, ages in note["stored"]:
+            found[reader, buffer].update(dict(ages))
+    return {key: dict(sorted(ages.items())) for key, ages in sorted(found.items())}
+
+
+def join_errors(notes: Sequence[list[dict[str, Any]]]) -> tuple[RowError, ...]:
+    """Errors of all ranks together, by epoch, layer and what."""
+    sums: dict[tuple[int, int, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for note in (note for rank in notes for note in rank):
+        total = sums[note["epoch"], note["layer"], note["what"]]
+        total[0] += note["squared_error"]
+        total[1] += note["squared_norm"]
+    return tuple(
+        RowError(epoch=epoch, layer=layer, what=what, squared_error=error, squared_norm=norm)
+        for (epoch, layer, what), (error, norm) in sorted(sums.items())
+    )
