@@ -10,7 +10,7 @@ from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_directory
 from halocast.cli.output import epoch_bar, note
 from halocast.exec.emulate import Emulation, Host, can_emulate
-from halocast.exec.job import Job, Settings, read_job, write_job
+from halocast.exec.job import Job, Optimizer, Settings, read_job, write_job
 from halocast.exec.launch import Run, execute, gather
 from halocast.graph.parts import iter_parts
 from halocast.plan.scenario import Scenario
@@ -45,6 +45,13 @@ def make_job(workload: Workload, transport: str | None = None) -> Job:
         num_threads=run.threads,
         timeout_s=run.timeout_s,
         eval_every=run.eval_every,
+        optimizer=Optimizer(run.optimizer),
+        device=run.device,
+        store=run.store,
+        errors=run.errors,
+        speed=workload.scenario.world.speed,
+        delays=workload.scenario.world.world.delays,
+        delay_seed=workload.scenario.world.seed,
         backend=transport or backend(workload.scenario, workload.schedule.num_ranks),
     )
     return Job(schedule=workload.schedule, spec=workload.spec, settings=settings)

@@ -4,22 +4,29 @@ A channel owns persistent buffers: one for packed rows to send, a ring for recei
 posted one instance ahead, so that a sender never waits for a busy receiver. Over nccl a pre-posted receive would
 hold the device, so the sends and receives of an exchange are posted together, grouped (ungrouped ones deadlock).
 Every wait has a time limit and names op, peer and epoch when it fails.
+
+gloo's messages lie in host memory: its sends and receives hand the tensor's address to a socket, whatever device it is
+of. It does reduce CUDA tensors, by copies of its own into pinned memory; here all its messages are staged alike, which
+a test can do without a GPU. Each peer's rows leave as soon as they are down and go up as soon as they are there, as in
+the simulator. Where device and host are one, nothing is staged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from halocast.base.errors import RunError
+from halocast.exec.device import Cpu, Device
 from halocast.schedule.ir import Lane, Op, Schedule, ring_bytes
 
-TAGS = 2**30  # gloo's tags are 32-bit; wrapping is harmless because only neighbouring epochs are ever in flight
+TAGS = 2**30  # gloo's tags are 31-bit; wrapping is harmless because only neighbouring epochs are ever in flight
 ONCE = 0  # the tag of one-off gathers, which no channel uses
+NUM_POSTED = 2  # instances of an op whose receives are posted at once: the one that runs, and the next
 
 
 class PeerError(RunError):
@@ -34,10 +41,37 @@ class Link:
     timeout_s: float
     backend: str
     device: torch.device
+    seam: Device = field(default_factory=Cpu)
     groups: dict[Lane, Any] = field(default_factory=dict)  # a lane's own process group: lanes have no common order
 
     def group(self, lane: Lane) -> Any:
         return self.groups.get(lane)
+
+    @property
+    def staged(self) -> bool:
+        """Whether the transport cannot reach the device's memory."""
+        return self.seam.stages and self.backend != "nccl"
+
+    @property
+    def wire(self) -> torch.device:
+        """Where tensors lie that the transport can take as they are."""
+        return self.device if self.backend == "nccl" else torch.device("cpu")
+
+    def room(self, rows: Tensor) -> Tensor:
+        """Memory for such rows that the transport reaches: their own where it can."""
+        return self.seam.host_like(rows) if self.staged else rows
+
+    def down(self, rows: Tensor) -> Tensor:
+        """The rows where the transport reaches them."""
+        room = self.room(rows)
+        self.move(rows, room)
+        return room
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Copy and wait for it, unless both are the same."""
+        if source is not target:
+            self.seam.copy(source, target)
+            self.seam.finish()
 
     def wait(self, work: Any, what: str, peer: str) -> None:
         try:
@@ -50,6 +84,19 @@ class Link:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def message_tag(epoch: int, exchange: int, num_exchanges: int) -> int:
+    """The tag of one instance of an exchange (= of one layer, in one direction); no other in flight has it."""
+    return 1 + (epoch * num_exchanges + exchange) % TAGS
+
+
+class Message(NamedTuple):
+    """A send or a receive on its way."""
+
+    peer: str
+    work: Any
+    landing: tuple[Tensor, Tensor] | None = None  # received rows in host memory, and where they go on the device
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +113,16 @@ class Channel:
     ring: list[Tensor]
     last_epoch: int
     is_free: Callable[[int, bool], bool]  # (instance whose slot is wanted, may wait)
-    _posted: dict[int, list[tuple[str, Any]]] = field(default_factory=dict)
+    _posted: dict[int, list[Message]] = field(default_factory=dict)
+    _outbox: Tensor | None = None  # in host memory, if staged: rows on their way out, as long as `packed`
+    _inbox: list[Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.link.staged:
+            rows = self.ring[0]
+            leaving = rows.new_empty((sum(self.send_rows), *rows.shape[1:]), device="meta")
+            self._outbox = self.link.room(leaving)
+            self._inbox = [self.link.room(rows) for _ in range(NUM_POSTED)]
 
     def read(self, instance: int) -> Tensor:
         """Rows of an instance; before the first one, the initial zeros."""
@@ -79,45 +135,66 @@ class Channel:
         """Send rows that lie grouped by peer, receive this epoch's; returns bytes sent."""
         sends = self._start(epoch, packed)
         name = f"{self.op.name} of epoch {epoch}"
-        for peer, work in [*self._posted.pop(epoch, []), *sends]:
-            self.link.wait(work, name, peer)
+        for message in [*self._posted.pop(epoch, []), *sends]:
+            self.link.wait(message.work, name, message.peer)
+            if message.landing is not None:
+                self.link.seam.copy(*message.landing)
+        self.link.seam.finish()
         return packed.numel() * packed.element_size()
 
-    def _start(self, epoch: int, packed: Tensor) -> list[tuple[str, Any]]:
+    def _start(self, epoch: int, packed: Tensor) -> list[Message]:
         if self.link.backend == "nccl":
             self.is_free(epoch, True)
             return self._grouped(epoch, packed)
         self.post(epoch, wait=True)
         sends = [
-            (f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
-            for peer, rows in _segments(packed, self.send_rows)
+            Message(f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
+            for peer, rows in self._leaving(packed)
         ]
         self.post(epoch + self.op.every, wait=False)
         return sends
+
+    def _leaving(self, packed: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """(peer, its rows where the transport reads them); if staged, each as soon as it is down."""
+        parts = _segments(packed, self.send_rows)
+        if self._outbox is None:
+            yield from parts
+            return
+        seam, rooms, events = self.link.seam, _segments(self._outbox, self.send_rows), []
+        for (_, rows), (_, room) in zip(parts, rooms, strict=True):
+            seam.copy(rows, room)
+            events.append(seam.record())
+        for event, part in zip(events, rooms, strict=True):
+            event.synchronize()
+            yield part
 
     def post(self, epoch: int, *, wait: bool) -> None:
         """Post the receives of an instance, unless posted, past the end, or its slot is still being read."""
         if epoch in self._posted or epoch > self.last_epoch or not self.is_free(epoch, wait):
             return
-        slot = self.ring[self._slot(epoch)]
-        works = [
-            (f"rank {peer}", dist.irecv(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
-            for peer, rows in _segments(slot, self.recv_rows)
+        group, tag = self.link.group(self.op.lane), self._tag(epoch)
+        slot = _segments(self.ring[self._slot(epoch)], self.recv_rows)
+        rooms = _segments(self._inbox[self._turn(epoch, NUM_POSTED)], self.recv_rows) if self._inbox else slot
+        self._posted[epoch] = [
+            Message(f"rank {peer}", dist.irecv(room, peer, group=group, tag=tag), (room, rows) if self._inbox else None)
+            for (peer, rows), (_, room) in zip(slot, rooms, strict=True)
         ]
-        self._posted[epoch] = works
 
-    def _grouped(self, epoch: int, packed: Tensor) -> list[tuple[str, Any]]:
+    def _grouped(self, epoch: int, packed: Tensor) -> list[Message]:
         slot = self.ring[self._slot(epoch)]
         group = self.link.group(self.op.lane)
         ops = [dist.P2POp(dist.isend, rows, peer, group) for peer, rows in _segments(packed, self.send_rows)]
         ops += [dist.P2POp(dist.irecv, rows, peer, group) for peer, rows in _segments(slot, self.recv_rows)]
-        return [("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
+        return [Message("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
 
     def _slot(self, epoch: int) -> int:
-        return (epoch // self.op.every) % len(self.ring)
+        return self._turn(epoch, len(self.ring))
+
+    def _turn(self, epoch: int, places: int) -> int:
+        return (epoch // self.op.every) % places
 
     def _tag(self, epoch: int) -> int:
-        return 1 + (epoch * self.num_tags + self.tag) % TAGS
+        return message_tag(epoch, self.tag, self.num_tags)
 
 
 def _segments(rows: Tensor, counts: list[int]) -> list[tuple[int, Tensor]]:
@@ -134,26 +211,31 @@ def rows_per_peer(schedule: Schedule, op: Op) -> tuple[list[int], list[int]]:
 def gather_once(link: Link, packed: Tensor, send_rows: list[int], recv_rows: list[int], what: str) -> Tensor:
     """A blocking exchange outside the schedule: precomputation and evaluation."""
     received = packed.new_empty((sum(recv_rows), *packed.shape[1:]))
-    ops = [dist.P2POp(dist.irecv, rows, peer, tag=ONCE) for peer, rows in _segments(received, recv_rows)]
-    ops += [dist.P2POp(dist.isend, rows, peer, tag=ONCE) for peer, rows in _segments(packed, send_rows)]
+    inbox, outbox = link.room(received), link.down(packed)
+    ops = [dist.P2POp(dist.irecv, rows, peer, tag=ONCE) for peer, rows in _segments(inbox, recv_rows)]
+    ops += [dist.P2POp(dist.isend, rows, peer, tag=ONCE) for peer, rows in _segments(outbox, send_rows)]
     for work in dist.batch_isend_irecv(ops) if ops else []:
         link.wait(work, what, "another rank")
+    link.move(inbox, received)
     return received
 
 
 def all_reduce(link: Link, values: Tensor, what: str, group: Any = None) -> int:
     """Sum over all ranks, in place; returns the bytes a ring sends per rank."""
-    link.wait(dist.all_reduce(values, group=group, async_op=True), what, "another rank")
+    room = link.down(values)
+    link.wait(dist.all_reduce(room, group=group, async_op=True), what, "another rank")
+    link.move(room, values)
     return ring_bytes(values.numel() * values.element_size(), dist.get_world_size())
 
 
 def smallest(link: Link, value: float, what: str) -> float:
     """The smallest of all ranks' values."""
-    values = torch.tensor([value], dtype=torch.float64, device=link.device)
+    values = torch.tensor([value], dtype=torch.float64, device=link.wire)
     link.wait(dist.all_reduce(values, op=dist.ReduceOp.MIN, async_op=True), what, "another rank")
     return float(values)
 
 
 def barrier(link: Link, what: str, group: Any = None) -> int:
-    all_reduce(link, torch.zeros(1, device=link.device), what, group)
+    values = torch.zeros(1, device=link.wire)
+    link.wait(dist.all_reduce(values, group=group, async_op=True), what, "another rank")
     return 0

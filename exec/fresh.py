@@ -13,7 +13,15 @@ from halocast.schedule.ir import Kind, Rows
 
 
 def set_initial_values(state: RankState) -> None:
-    """Compute what buffers that begin exact begin with; all ranks call it, or none."""
+    """What buffers begin with that do not begin as zeros, and halo rows that stay as they are; all ranks call it."""
+    for buffer in state.schedule.buffers:
+        if (
+            buffer.rank == state.rank
+            and buffer.persistent
+            and buffer.rows is Rows.HALO
+            and buffer.name not in _written(state)
+        ):
+            state.kept[buffer.name] = state.gather(state.features, f"{buffer.name} before the start")
     if not any(buffer.exact for buffer in state.schedule.buffers):
         return
     halo, returned = fresh_rows(state)
@@ -24,6 +32,10 @@ def set_initial_values(state: RankState) -> None:
             for name in op.writes:
                 if state.rows_of(name) in (Rows.HALO, Rows.SENT) and state.is_exact(name):
                     state.initials[name] = halo[layer] if gathers else returned[layer]
+
+
+def _written(state: RankState) -> set[str]:
+    return {name for op in state.schedule.by_rank[state.rank] for name in op.writes}
 
 
 def fresh_rows(state: RankState) -> tuple[dict[int, Tensor], dict[int, Tensor]]:

@@ -10,6 +10,7 @@ from halocast.base.errors import InputError
 from halocast.exec.comm import all_reduce, barrier
 from halocast.exec.errors import note_features, note_gradients
 from halocast.exec.state import Epoch, RankState
+from halocast.exec.store import pull, push
 from halocast.models.modules import summed_loss
 from halocast.schedule.ir import COLLECTIVE, Kind, Op, Rows, Schedule
 
@@ -79,8 +80,7 @@ def step(state: RankState, op: Op, epoch: int) -> int:
         state.kept_grads.copy_(state.grads)
     state.optimizer.step()
     state.grads.zero_()
-    if state.job.settings.audit:
-        state.weight_hashes.append(state.hash_weights())
+    state.note_weights(op)
     return 0
 
 
@@ -111,7 +111,9 @@ def reduce(state: RankState, op: Op, epoch: int) -> int:
     values = {"grads": state.grads, "weights": state.weights.detach()}[op.reads[0]]
     if op.work.scale != 1:
         values.mul_(op.work.scale)
-    return all_reduce(state.link, values, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
+    num_bytes = all_reduce(state.link, values, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
+    state.note_weights(op)
+    return num_bytes
 
 
 def meet(state: RankState, op: Op, epoch: int) -> int:
@@ -134,5 +136,11 @@ VERBS: MappingProxyType[str, Handler] = MappingProxyType(
     }
 )
 KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
-    {Kind.EXCHANGE: exchange, Kind.ALLREDUCE: reduce, Kind.BARRIER: meet}
+    {
+        Kind.EXCHANGE: exchange,
+        Kind.ALLREDUCE: reduce,
+        Kind.BARRIER: meet,
+        Kind.PUSH: push,
+        Kind.PULL: pull,
+    }
 )

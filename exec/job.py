@@ -8,10 +8,11 @@ result-K.json  (written by rank K) losses, hits, audit;  trace-K.jsonl  its span
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from halocast.base.delays import Delay
 from halocast.base.errors import InputError
 from halocast.base.records import record
 from halocast.graph.parts import Part, load_part, save_part
@@ -41,7 +42,12 @@ class Settings:
     timeout_s: float = 120.0
     backend: str = "gloo"
     eval_every: int = 0
+    device: str = "auto"  # a word of device.py's DeviceKind; auto: nccl on CUDA, gloo on the CPU
     optimizer: Optimizer = Optimizer.ADAM
+    store: str = "shared:"  # where stale rows are kept, if the method keeps some; or redis://HOST:PORT/DB
+    speed: dict[str, float] = field(default_factory=dict)  # by rank: a straggler's, relative to what it could do
+    delays: tuple[Delay, ...] = ()
+    delay_seed: int = 0
     errors: bool = False  # compare every stale row that is read with a fresh one; costs time
     audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
 

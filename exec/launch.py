@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +27,7 @@ from halocast.exec.emulate import INTERFACE, Host, enter
 from halocast.exec.job import MASKS, Job, write_job
 from halocast.exec.notes import Key, RowError, join_ages, join_errors
 from halocast.graph.parts import Part
+from halocast.schedule.ir import SHARED
 from halocast.schedule.trace import Span, Trace, load_trace
 
 POLL_S = 0.02
@@ -62,7 +63,7 @@ def execute(
     """
     assert len(hosts) in (0, job.schedule.num_ranks)
     port = free_port(port)
-    with _job_directory(keep) as directory:
+    with _job_directory(keep) as directory, _store_place(job) as job:
         write_job(directory, job, parts)
         _watch(_start(directory, job.schedule.num_ranks, port, hosts), directory, on_progress)
         return gather(directory, job)
@@ -77,6 +78,18 @@ def free_port(port: int) -> int:
         except (OSError, OverflowError) as error:
             raise InputError(f"port {port} cannot be used: {error}") from None
         return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _store_place(job: Job) -> Iterator[Job]:
+    """A directory in memory for the job's store, so that nothing of it stays however the ranks end."""
+    needs = any(buffer.rank == SHARED for buffer in job.schedule.buffers)
+    if not needs or job.settings.store != "shared:":
+        yield job
+        return
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="halocast-", dir=memory if memory.is_dir() else None) as place:
+        yield replace(job, settings=replace(job.settings, store=f"shared:{place}"))
 
 
 @contextmanager

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 Key = tuple[str, str]  # reader, buffer
 
 
@@ -31,6 +34,10 @@ class AgeNotes:
     made: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # exchange, instance -> epoch
     reads: dict[Key, list[tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(list))
     stored: dict[Key, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # ages of rows, as counted
+
+    def note_stored(self, reader: str, buffer: str, ages: NDArray[np.int64]) -> None:
+        values, counts = np.unique(ages, return_counts=True)
+        self.stored[reader, buffer].update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
 
     def as_json(self) -> dict[str, Any]:
         return {

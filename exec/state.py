@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from halocast.exec.comm import Channel, Link, gather_once, rows_per_peer
 from halocast.exec.interpret import Progress
 from halocast.exec.job import Job, Optimizer
+from halocast.exec.kvs import Store
 from halocast.exec.notes import AgeNotes, RowError
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
@@ -74,6 +75,9 @@ class RankState:
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.kept = {"h.0": self.features}  # what nobody writes
         self.values: dict[str, dict[int, Tensor]] = defaultdict(dict)  # buffer -> instance -> value
+        self.store: Store | None = None
+        self.fetched = self.weights.detach().clone()  # the weights as they were last taken from the store
+        self.versions: dict[str, dict[int, np.ndarray]] = defaultdict(dict)  # of rows pulled, as values
         self.initials: dict[str, Tensor] = {}  # of buffers, before their first instance
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
@@ -164,6 +168,9 @@ class RankState:
         if writer.kind is Kind.EXCHANGE:
             self.ages.reads[op.name, name].append((epoch, writer.name, instance))
             return self.channels[writer.name].read(instance)
+        if instance in self.versions[name]:
+            versions = self.versions[name][instance]
+            self.ages.note_stored(op.name, name, epoch - versions[versions >= 0])
         return self.values[name][instance]
 
     def instance(self, op: Op, name: str, epoch: int) -> int | None:
@@ -180,8 +187,12 @@ class RankState:
     def put(self, op: Op, name: str, value: Tensor, epoch: int) -> None:
         instances = self.values[name]
         for old in [e for e in list(instances) if self.is_read(op, name, e)]:
-            instances.pop(old, None)
+            self._drop(name, old)
         instances[epoch] = value
+
+    def _drop(self, name: str, instance: int) -> None:
+        self.values[name].pop(instance, None)
+        self.versions[name].pop(instance, None)
 
     def forget(self, op: Op) -> None:
         """Let go of what the op read and nobody will read again."""
@@ -189,7 +200,7 @@ class RankState:
             found = self.sources.get((op.name, name))
             if found is not None and found[0].kind is not Kind.EXCHANGE:
                 for old in [e for e in list(self.values[name]) if self.is_read(found[0], name, e)]:
-                    self.values[name].pop(old, None)
+                    self._drop(name, old)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
         return all(self._progress().is_done(*last) for last in self._last_reads(writer, name, instance))
@@ -246,6 +257,12 @@ class RankState:
             rows = self.model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None)
         self.model.train()
         return rows
+
+    def note_weights(self, op: Op) -> None:
+        """Hash the weights after the op that makes them final for its epoch: the last one that writes them."""
+        last = [one for one in self.schedule.by_rank[self.rank] if "weights" in one.writes][-1]
+        if self.job.settings.audit and op.name == last.name:
+            self.weight_hashes.append(self.hash_weights())
 
     def hash_weights(self) -> str:
         return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,14 @@ import torch.distributed as dist
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
 from halocast.exec.comm import Link, PeerError, barrier, smallest
+from halocast.exec.device import Device, ending, open_device
 from halocast.exec.fresh import set_initial_values
 from halocast.exec.handlers import handle, require_handlers
 from halocast.exec.interpret import Interpreter
 from halocast.exec.job import Job, read_job, read_part
 from halocast.exec.state import RankState
+from halocast.exec.store import join_store, settle
+from halocast.exec.straggle import straggling
 from halocast.schedule.ir import MATCHED, Lane
 from halocast.schedule.trace import Trace, save_trace
 
@@ -82,12 +86,13 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     if job.schedule.num_ranks != num_ranks:
         raise InputError(f"the job has {job.schedule.num_ranks} ranks but {num_ranks} were started")
     require_handlers(job.schedule)
-    device = _device(job)
+    device = open_device(job.settings.device, job.settings.backend, int(os.environ.get("LOCAL_RANK", "0")))
     link = Link(
         rank=rank,
         timeout_s=job.settings.timeout_s,
         backend=job.settings.backend,
-        device=device,
+        device=device.where,
+        seam=device,
         groups=_join(job, num_ranks),
     )
     _keep_freed_memory()
@@ -99,7 +104,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     interpreter = Interpreter(
         schedule=job.schedule,
         rank=rank,
-        handle=_synchronised(state, device),
+        handle=straggling(ending(device, partial(handle, state)), rank, job.settings),
         timeout_s=job.settings.timeout_s,
         clock=clock,
         enter_lane=_lane_setup(device, threads),
@@ -107,9 +112,12 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     )
     state.progress = interpreter.progress
     set_initial_values(state)
+    join_store(state)
     scores = _train(state, interpreter, clock, directory)
     _save(directory, state, interpreter, scores)
     barrier(link, "the end")  # a rank that left early would break its peers
+    if state.store is not None:
+        state.store.close()
     dist.destroy_process_group()
 
 
@@ -122,15 +130,6 @@ def _keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _device(job: Job) -> torch.device:
-    if job.settings.backend == "nccl":
-        if not torch.cuda.is_available():
-            raise InputError("backend nccl needs CUDA devices, and torch sees none here (use transport gloo)")
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
 def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
     """Meet the other ranks; returns a process group for every lane that communicates, made in one order by all."""
     limit = timedelta(seconds=job.settings.timeout_s)
@@ -141,28 +140,12 @@ def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
     return {lane: dist.new_group(timeout=limit) for lane in Lane if lane in used}
 
 
-def _synchronised(state: RankState, device: torch.device) -> Callable[..., int]:
-    """Handlers that end when their work has ended: on a GPU, when the lane's stream is empty."""
-    if device.type == "cpu":
-        return lambda op, epoch: handle(state, op, epoch)
-
-    def run(op, epoch):  # type: ignore[no-untyped-def]
-        num_bytes = handle(state, op, epoch)
-        torch.cuda.current_stream().synchronize()
-        return num_bytes
-
-    return run
-
-
-def _lane_setup(device: torch.device, threads: int) -> Callable[[Lane], None]:
-    """Each lane is a thread; on a GPU it has a stream of its own (the compute lane keeps the default stream)."""
+def _lane_setup(device: Device, threads: int) -> Callable[[Lane], None]:
+    """Each lane is a thread; a device may have a stream for it."""
 
     def enter(lane: Lane) -> None:
         torch.set_num_threads(threads)  # OpenMP keeps this per thread
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-            if lane is not Lane.COMPUTE:
-                torch.cuda.set_stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        device.enter(lane)
 
     return enter
 
@@ -179,6 +162,7 @@ def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: 
         what = f"evaluation after epoch {last - 1}"
         barrier(state.link, what)
         paused = time.perf_counter()
+        settle(state)
         scores[last - 1] = [list(pair) for pair in state.score(state.logits())]
         # one length for all ranks, or their clocks would drift apart
         clock.stopped_s += smallest(state.link, time.perf_counter() - paused, what)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.graph.halo import Halo
-from halocast.methods import pipegcn, vanilla
+from halocast.methods import digest, pipegcn, vanilla
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Schedule
 
@@ -26,6 +26,10 @@ METHODS = MappingProxyType(
         "pipegcn": Method(pipegcn.pipegcn, pipegcn.Options, "exchange while the next epoch computes; rows are stale"),
         "pipegcn-f": Method(pipegcn.pipegcn, pipegcn.OptionsF, "pipegcn with smoothed features"),
         "pipegcn-g": Method(pipegcn.pipegcn, pipegcn.OptionsG, "pipegcn with smoothed gradients"),
+        "digest": Method(digest.digest, digest.Options, "stale rows through a store every N epochs; weights averaged"),
+        "digest-a": Method(
+            digest.digest_a, digest.AsyncOptions, "digest without waiting: weights through the store too"
+        ),
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),
     }
 )

@@ -35,6 +35,7 @@ class PartOps:
     halo: Halo
     spec: ModelSpec
     itemsize: int = 4
+    through_store: bool = False  # rows come from a store: no gradients go back, and the input's halo rows stay here
     size: PartSize = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class PartOps:
         )
 
     def forward(self, layer: int, after: tuple[tuple[str, int], ...] = ()) -> Op:
-        halo = (f"halo.{layer}",) if self.exchanges(layer) else ()
+        halo = (f"halo.{layer}",) if self.has_halo(layer) else ()
         kernels = arithmetic.forward(self.spec, layer, self.size)
         return self.compute(
             f"forward.{layer}", kernels, (f"h.{layer}", *halo), (f"h.{layer + 1}", f"keep.{layer}"), after
@@ -153,13 +154,17 @@ class PartOps:
             after=after,
         )
 
+    def has_halo(self, layer: int) -> bool:
+        """Whether a layer works on halo rows."""
+        return not self.alone and self.spec.aggregates(layer)
+
     def exchanges(self, layer: int) -> bool:
         """Whether the rows of a layer's input travel."""
-        return not self.alone and self.spec.aggregates(layer)
+        return self.has_halo(layer) and not (self.through_store and layer == 0)
 
     def returns(self, layer: int) -> bool:
         """Whether gradients of a layer's halo rows travel back; input features need none."""
-        return layer > 0 and self.exchanges(layer)
+        return layer > 0 and self.exchanges(layer) and not self.through_store
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Everything the rank holds: what stays (features, topology, weights) and what an epoch makes."""
@@ -186,13 +191,16 @@ class PartOps:
         ]
         if spec.precompute:
             kept.append(("aggregated.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER))
-        if not self.alone:
+        if self.through_store:
+            halo = size.num_halo * spec.num_features * self.itemsize
+            kept += [("halo.0", halo, Rows.HALO)] if self.has_halo(0) else []
+        elif not self.alone:
             kept.append(("send_rows", 8 * self.num_sent, Rows.NONE))
-        kept += [
-            (f"packed.{layer}", self.num_sent * spec.widths[layer] * self.itemsize, Rows.NONE)
-            for layer in range(spec.layers)
-            if self.exchanges(layer)
-        ]
+            kept += [
+                (f"packed.{layer}", self.num_sent * spec.widths[layer] * self.itemsize, Rows.NONE)
+                for layer in range(spec.layers)
+                if self.exchanges(layer)
+            ]
         return [
             Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, persistent=True)
             for name, num_bytes, rows in kept

@@ -1,19 +1,29 @@
-"""Neighbour sums over a local CSR: one seam, two kernels (dgl's where it is importable, torch's CSR otherwise)."""
+"""Neighbours over a local CSR, summed or attended to: one seam, two kernels (dgl's where it is importable, torch's CSR
+otherwise)."""
 
 import contextlib
 import io
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from halocast.base.errors import unknown
+from halocast.models.attention import CsrEdges, DglEdges, Edges, csr, rows_of, transposed
 
-Aggregate = Callable[[Tensor], Tensor]
+
+class Aggregate(Protocol):
+    """A local graph; what only attention needs is made when it is first asked for."""
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """rows [num_cols, d] -> [num_rows, d]: the sum of every row's neighbours."""
+
+    @property
+    def edges(self) -> Edges: ...
 
 
 @cache
@@ -43,49 +53,61 @@ def neighbour_sum(indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = 
     return _MAKERS[chosen](indptr.to(torch.int32), indices.to(torch.int32), num_cols)
 
 
-def _dgl_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
-    dgl = _dgl()
-    # dgl takes an empty list for "in order", but its blocked float32 kernel then reads it and crashes
-    ids = torch.arange(len(indices), dtype=torch.int32, device=indptr.device)
-    block = dgl.create_block(("csc", (indptr, indices, ids)), num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
-    return lambda rows: dgl.ops.copy_u_sum(block, rows)
+class _DglSum:
+    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int) -> None:
+        dgl = _dgl()
+        # dgl takes an empty list for "in order", but its blocked float32 kernel then reads it and crashes
+        ids = torch.arange(len(indices), dtype=torch.int32, device=indptr.device)
+        table = ("csc", (indptr, indices, ids))
+        self._ops = dgl.ops
+        self._block = dgl.create_block(table, num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        result: Tensor = self._ops.copy_u_sum(self._block, rows)
+        return result
+
+    @cached_property
+    def edges(self) -> Edges:
+        return DglEdges(self._ops, self._block)
 
 
 class _CsrSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, matrix: Tensor, transposed: Tensor) -> Tensor:
-        ctx.transposed = transposed
+    def forward(ctx: Any, rows: Tensor, matrix: Tensor, back: Tensor) -> Tensor:
+        ctx.back = back
         return matrix @ rows
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.transposed @ grads[0].contiguous(), None, None
+        return ctx.back @ grads[0].contiguous(), None, None
 
 
-def _torch_sum(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
-    num_rows = len(indptr) - 1
-    device = indptr.device
-    row_of = torch.repeat_interleave(torch.arange(num_rows, dtype=torch.int32, device=device), indptr.diff())
-    order = torch.argsort(indices, stable=True)
-    counts = torch.bincount(indices, minlength=num_cols)
-    back = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), counts.cumsum(0)]).to(torch.int32)
-    made: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
+class _TorchSum:
+    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int) -> None:
+        self._indptr, self._indices, self._num_cols = indptr, indices, num_cols
+        self._matrices: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
-    def apply(rows: Tensor) -> Tensor:
-        if rows.dtype not in made:
-            made[rows.dtype] = (
-                _csr(indptr, indices, (num_rows, num_cols), rows.dtype),
-                _csr(back, row_of[order], (num_cols, num_rows), rows.dtype),
-            )
-        return _CsrSum.apply(rows, *made[rows.dtype])  # type: ignore[no-any-return, no-untyped-call]
+    def __call__(self, rows: Tensor) -> Tensor:
+        if rows.dtype not in self._matrices:
+            self._matrices[rows.dtype] = self._make(rows.dtype)
+        result: Tensor = _CsrSum.apply(rows, *self._matrices[rows.dtype])  # type: ignore[no-untyped-call]
+        return result
 
-    return apply
+    def _make(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The matrix and its transpose."""
+        num_rows, ones = len(self._indptr) - 1, torch.ones_like(self._indices, dtype=dtype)
+        starts, order = transposed(self._indices, self._num_cols)
+        receivers = rows_of(self._indptr)[order]
+        return (
+            csr(self._indptr, self._indices, ones, (num_rows, self._num_cols)),
+            csr(starts, receivers, ones, (self._num_cols, num_rows)),
+        )
+
+    @cached_property
+    def edges(self) -> Edges:
+        return CsrEdges(self._indptr, self._indices, self._num_cols)
 
 
-def _csr(indptr: Tensor, indices: Tensor, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch announces that CSR tensors are in beta
-        return torch.sparse_csr_tensor(indptr, indices, torch.ones_like(indices, dtype=dtype), size=shape)
-
-
-_MAKERS = MappingProxyType({"dgl": _dgl_sum, "torch": _torch_sum})
+_MAKERS: MappingProxyType[str, Callable[[Tensor, Tensor, int], Aggregate]] = MappingProxyType(
+    {"dgl": _DglSum, "torch": _TorchSum}
+)

@@ -231,10 +231,10 @@ def scratch_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     activation and normalisation, before there is a gradient of the input. Or a GCN's forward, which alone needs the
     rows after dropout. Layer 0's input needs no gradient, and little else is alive in its ops.
     """
-    if spec.attends(layer):
-        return _attend_scratch(spec, layer, size)
     if layer == 0:
         return 0
+    if spec.attends(layer):
+        return _attend_scratch(spec, layer, size)
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined, drops, sums = _num_joined(spec, layer, size), spec.dropout > 0, spec.aggregates(layer)
     sage = sums and spec.kind is ModelKind.SAGE
@@ -248,12 +248,17 @@ def scratch_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
 
 def _attend_scratch(spec: ModelSpec, layer: int, size: PartSize) -> int:
     """Backward of the softmax: three numbers per edge and head beside the gradient of the values; or later, when that
-    gradient is added to the scores' and what was kept per edge is free. The gradient of the input does not exist yet.
+    gradient meets the scores' and what was kept per edge is free. Or before, of activation and normalisation. The
+    gradient of the input does not exist yet.
     """
+    last = layer == spec.layers - 1
+    if spec.dropout > 0 and not last:  # the layer above has freed as much by then
+        return 0
     joined, scores = _num_joined(spec, layer, size), size.num_edges * spec.heads
     values = joined * spec.heads * spec.head_width(layer)
-    result = joined * spec.widths[layer] if layer > 0 else 0
-    return max(0, max(3 * scores + values, 3 * values - 2 * scores) - result)
+    finish = 0 if last else size.num_inner * spec.widths[layer + 1] * (1 if spec.norm is Norm.NONE else 2)
+    attend = max(3 * scores + values, 2 * values - 2 * scores) - finish  # what `finish` read is free, too
+    return max(0, max(finish, attend) - joined * spec.widths[layer])
 
 
 def _num_joined(spec: ModelSpec, layer: int, size: PartSize) -> int:

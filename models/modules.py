@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor, nn
 
 from halocast.models.aggregate import Aggregate
+from halocast.models.attention import attend
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 
 
@@ -43,8 +45,14 @@ def normalised_neighbours(block: Block, rows: Tensor) -> Tensor:
     return block.aggregate(rows * block.out_degree.rsqrt()) * block.in_degree.rsqrt()
 
 
+def all_rows(block: Block, rows: Tensor) -> Tensor:
+    """Attention changes with the weights, so nothing but the rows themselves can be known beforehand."""
+    return rows
+
+
+# what a precomputed layer 0 keeps; for all but attention also what any layer sums
 NEIGHBOURS: MappingProxyType[ModelKind, Callable[[Block, Tensor], Tensor]] = MappingProxyType(
-    {ModelKind.SAGE: mean_neighbours, ModelKind.GCN: normalised_neighbours}
+    {ModelKind.SAGE: mean_neighbours, ModelKind.GCN: normalised_neighbours, ModelKind.GAT: all_rows}
 )
 
 
@@ -73,8 +81,39 @@ class GcnLinear(nn.Module):
         return result
 
 
-LINEAR: MappingProxyType[ModelKind, Callable[[int, int], nn.Module]] = MappingProxyType(
-    {ModelKind.SAGE: SageLinear, ModelKind.GCN: GcnLinear}
+class GatLinear(nn.Module):
+    """Graph attention: all rows through a matrix, then every row the mean of its neighbours that the attention makes,
+    head by head. An edge's score is the sum of one number per end, each a vector times the row there."""
+
+    def __init__(self, width: int, out: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.rows = nn.Linear(width, heads * head_width, bias=False)
+        self.ends = nn.Parameter(torch.empty(heads, head_width, 2))  # of the source, of the target
+        self.bias = nn.Parameter(torch.zeros(out))
+        nn.init.xavier_uniform_(self.rows.weight)
+        nn.init.uniform_(self.ends, -(head_width**-0.5), head_width**-0.5)
+
+    def forward(self, block: Block, rows: Tensor) -> Tensor:
+        heads, width, _ = self.ends.shape
+        made = self.rows(rows)
+        scores = (made @ torch.block_diag(*self.ends)).view(-1, heads, 2)  # type: ignore[no-untyped-call]
+        source, target = scores[..., 0].contiguous(), scores[: block.num_inner, :, 1].contiguous()
+        mixed = attend(block.aggregate.edges, source, target, made.view(-1, heads, width))
+        return (mixed.flatten(1) if heads * width == len(self.bias) else mixed.mean(1)) + self.bias
+
+
+def make_linear(spec: ModelSpec, layer: int) -> nn.Module:
+    if layer >= spec.num_graph_layers:
+        return nn.Linear(spec.widths[layer], spec.widths[layer + 1])
+    return LINEAR[spec.kind](spec, layer)
+
+
+LINEAR: MappingProxyType[ModelKind, Callable[[ModelSpec, int], nn.Module]] = MappingProxyType(
+    {
+        ModelKind.SAGE: lambda spec, k: SageLinear(spec.widths[k], spec.widths[k + 1]),
+        ModelKind.GCN: lambda spec, k: GcnLinear(spec.widths[k], spec.widths[k + 1]),
+        ModelKind.GAT: lambda spec, k: GatLinear(spec.widths[k], spec.widths[k + 1], spec.heads, spec.head_width(k)),
+    }
 )
 
 
@@ -84,33 +123,58 @@ class Gnn(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        widths = spec.widths
-        self.linears = nn.ModuleList(
-            LINEAR[spec.kind](widths[k], widths[k + 1])
-            if k < spec.num_graph_layers
-            else nn.Linear(widths[k], widths[k + 1])
-            for k in range(spec.layers)
-        )
+        self.linears = nn.ModuleList(make_linear(spec, layer) for layer in range(spec.layers))
         self.norms = nn.ModuleList(
-            nn.LayerNorm(widths[k + 1]) if spec.norm is Norm.LAYER else nn.Identity() for k in range(spec.layers - 1)
+            nn.LayerNorm(width) if spec.norm is Norm.LAYER else nn.Identity() for width in spec.widths[1:-1]
         )
 
     def layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None = None) -> Tensor:
-        """Layer `index` on its rows (inner, then halo); `aggregated` replaces the neighbour sum of a
-        precomputed layer 0."""
+        """Layer `index` on its rows (inner, then halo); `aggregated` is what a precomputed layer 0 keeps of its
+        neighbours."""
         linear = self.linears[index]
         if index >= self.spec.num_graph_layers:
             out: Tensor = linear(self._drop(rows))
+        elif self.spec.attends(index):
+            out = linear(block, self._drop(rows if aggregated is None else aggregated))
         elif aggregated is not None:
             own = self._drop(rows) if self.spec.kind is ModelKind.SAGE else rows  # a GCN has its own row in the sum
             out = linear(own, self._drop(aggregated))
         else:
             rows = self._drop(rows)
             out = linear(rows[: block.num_inner], NEIGHBOURS[self.spec.kind](block, rows))
-        return F.relu(self.norms[index](out)) if index < self.spec.layers - 1 else out
+        return self._finish(index, out) if index < self.spec.layers - 1 else out
+
+    def _finish(self, index: int, out: Tensor) -> Tensor:
+        active = F.relu(self.norms[index](out))
+        return unit_rows(active) if self.spec.norm is Norm.L2 else active
 
     def _drop(self, rows: Tensor) -> Tensor:
         return drop(rows, self.spec.dropout) if self.spec.dropout and self.training else rows
+
+
+class _UnitRows(torch.autograd.Function):
+    """Keeps nothing but its result and the lengths; plain autograd would take twice the passes back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        lengths.masked_fill_(lengths == 0, 1)
+        result: Tensor = rows / lengths
+        ctx.save_for_backward(result, lengths)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        result, lengths = ctx.saved_tensors
+        along = (grads[0] * result).sum(1, keepdim=True)
+        across: Tensor = torch.addcmul(grads[0], result, along, value=-1).div_(lengths)
+        return across
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows scaled to length 1; rows of zeros stay."""
+    result: Tensor = _UnitRows.apply(rows)  # type: ignore[no-untyped-call]
+    return result
 
 
 def drop(rows: Tensor, rate: float) -> Tensor:

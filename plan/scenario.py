@@ -11,11 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from halocast.base.delays import Delay
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.methods import METHODS
 from halocast.models.spec import ITEMSIZE, ModelKind, Norm
-from halocast.sim.world import Delay, Failure, World
+from halocast.sim.world import Failure, World
 
 DEFAULT = "demo"
 
@@ -123,6 +124,11 @@ class WorldSection:
         )
 
 
+class Optimizer(StrEnum):
+    ADAM = "adam"
+    SGD = "sgd"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSection:
     epochs: int = 20
@@ -133,6 +139,10 @@ class RunSection:
     threads: int = 0  # 0: the machine's cores shared among the ranks
     timeout_s: float = 120.0
     eval_every: int = 0
+    optimizer: Optimizer = Optimizer.ADAM
+    device: str = "auto"  # cpu, cuda; auto: cuda where the transport is nccl
+    store: str = "shared:"  # of methods that keep rows in one; or redis://HOST:PORT/DB
+    errors: bool = False  # also measure how far stale rows are from fresh ones; a run of its own, not for timing
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")

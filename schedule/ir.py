@@ -17,8 +17,10 @@ The rules every interpreter shares:
   sends row `rank` of its matrix and receives column `rank` (transposed: the other way round); its sends start
   when it starts, it ends when its own sends and receives are done.
 * Kernels of a communication op run before its first byte leaves (packing).
+* A shared buffer as large as several times what all ranks push into it holds as many instances: a PULL finds the one it
+  means, not a newer one that a faster rank has pushed meanwhile. Otherwise it finds the newest there is.
 * Ranks that meet only in the store never wait for each other, unless a PULL has a bound: it waits until every rank has
-  pushed its instance of `bound` epochs before, so no rank runs further ahead than that.
+  pushed its instance of `bound` + 1 epochs before, so no rank runs further ahead than that.
 * A name is `verb.index...`; the executor's handlers are found by the verb, never by the method.
 """
 
@@ -33,7 +35,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from halocast.schedule.matrix import Ints, Matrix
+from halocast.schedule.matrix import Ints as Ints
+from halocast.schedule.matrix import Matrix as Matrix
 
 SHARED = -1
 NO_BOUND = -1
@@ -115,7 +118,7 @@ class Work:
     peer: int = -1  # SEND, RECV
     num_bytes: int = 0  # SEND, RECV, ALLREDUCE, PUSH, PULL
     scale: float = 1.0  # what a number is multiplied by: this rank's share in a sum, the old share of a running mean
-    bound: int = NO_BOUND  # PULL: epochs it may be ahead of the slowest rank's PUSH
+    bound: int = NO_BOUND  # PULL: epochs it may be ahead of the slowest rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +284,12 @@ class Schedule:
         if op.kind in MATCHED:
             return tuple(np.flatnonzero(self.sent(op) + self.received(op)).tolist())
         return ()
+
+    def bounded_by(self, op: Op) -> list[Op]:
+        """The pushes of other ranks that a PULL with a bound may not run too far ahead of."""
+        if op.work.bound == NO_BOUND:
+            return []
+        return [w for name in op.reads for w in self.writers(op.rank, name) if w.rank != op.rank]
 
     def _rows(self, op: Op, column: bool) -> Ints:
         matrix = self._matrices[op.work.matrix].counts

@@ -64,6 +64,7 @@ def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> Edges:
     edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
     for k, op in enumerate(schedule.ops):
         edges += [Edge(2 * place[op.rank, name] + 1, 2 * k, lag) for name, lag in op.after]
+        edges += [Edge(2 * place[w.rank, w.name] + 1, 2 * k, op.work.bound + 1) for w in schedule.bounded_by(op)]
         if op.kind is Kind.RECV or (op.kind is Kind.SEND and rendezvous):
             peer = place[op.work.peer, op.name]
             edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))

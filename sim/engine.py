@@ -157,6 +157,10 @@ class _Engine:
             event = self._instance(op, name, lag, epoch)
             if event is not None:
                 yield event
+        for writer in self.schedule.bounded_by(op):
+            event = self._event(writer, writer.latest(epoch - op.work.bound - 1))
+            if event is not None:
+                yield event
         start = self.env.now
         if delay_s > 0:
             yield self.env.timeout(delay_s)
@@ -170,11 +174,14 @@ class _Engine:
         """The event to wait for until the awaited instance has ended; none if it has."""
         source = self.schedule.find(op.rank, name)
         assert source is not None
-        instance = source.latest(epoch - lag)
-        if instance <= self._finished[op.rank, name]:
+        return self._event(source, source.latest(epoch - lag))
+
+    def _event(self, source: Op, instance: int) -> simpy.Event | None:
+        key = source.rank, source.name
+        if instance <= self._finished[key]:
             return None
         event = self.env.event()
-        self._waiting[op.rank, name].append((instance, event))
+        self._waiting[key].append((instance, event))
         return event
 
     def _finish(self, op: Op, epoch: int) -> None:

@@ -6,8 +6,11 @@ frozen before r's links filled; starting flows changes none below the smallest e
 parts of the network that no flow connects to the change do not see it. So only flows at or above a floor, in touched
 components, are filled again.
 
-A flow's own cap is a link of its class that gives every user the same fixed share. The functions are plain Python
-over numpy arrays; from JIT_FLOWS flows on they run compiled by numba, below that compiling would cost more.
+A flow's own cap is a link of its class that gives every user the same fixed share. `weights` says how many flows with
+the same route and rate a row stands for (`bundles.py`).
+
+The functions are plain Python over numpy arrays. A simulation that has visited PLAIN_VISITS rows goes on with the same
+functions compiled by numba, to the same bits; loading numba costs more than all that small simulations do.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-JIT_FLOWS = 100
+PLAIN_VISITS = 200_000  # at 1 to 3 us about half of the 0.7 s that loading numba and cached code takes
 NEAR = 1 - 1e-12  # flows at the floor itself are filled again, whatever rounding did to them
 ROUNDING = 1e-12  # of a flow's duration: closer to its end than this it has ended
 INSTANT = 1e-15  # of the time itself: a clock that shows `now` cannot show anything closer
@@ -41,14 +44,14 @@ def connect(num: int, routes: Ints, first: int, component: Ints) -> None:
                         component[k] = mine
 
 
-def start_floor(num: int, routes: Ints, first: int, capacity: Floats, num_real: int) -> float:
+def start_floor(num: int, routes: Ints, weights: Ints, first: int, capacity: Floats, num_real: int) -> float:
     """The smallest equal share on the links of flows from `first` on: no flow slower than it can be changed by them."""
     users = np.zeros(len(capacity), dtype=np.int64)
     for f in range(num):
         for link in routes[f]:
             if link == NO_LINK:
                 break
-            users[link] += 1
+            users[link] += weights[f]
     floor = np.inf
     for f in range(first, num):
         for link in routes[f]:
@@ -61,22 +64,22 @@ def start_floor(num: int, routes: Ints, first: int, capacity: Floats, num_real: 
 def choose(
     num: int,
     routes: Ints,
+    weights: Ints,
     rates: Floats,
     capacity: Floats,
     num_real: int,
-    component: Ints,
     touched: NDArray[np.bool_],
     floor: float,
     again: NDArray[np.bool_],
     left: Floats,
     users: Ints,
 ) -> int:
-    """Choose the flows to fill again: those in touched components with a rate at or above the floor. The others keep
-    their rates, and their links what is left. Returns how many were chosen."""
+    """Choose the flows to fill again: those on touched links with a rate at or above the floor. The others keep their
+    rates, and their links what is left. Returns how many rows were chosen."""
     todo = 0
     for f in range(num):
         again[f] = False
-        if not touched[component[routes[f, 0]]]:
+        if not touched[routes[f, 0]]:
             continue
         again[f] = rates[f] >= floor or rates[f] == 0.0
         todo += again[f]
@@ -85,15 +88,16 @@ def choose(
             if link == NO_LINK:
                 break
             if again[f]:
-                users[link] += 1
+                users[link] += weights[f]
             elif link < num_real:
-                left[link] -= rates[f]
+                left[link] -= rates[f] * weights[f]
     return todo
 
 
 def raise_rates(
     num: int,
     routes: Ints,
+    weights: Ints,
     rates: Floats,
     capacity: Floats,
     num_real: int,
@@ -127,7 +131,7 @@ def raise_rates(
             if offer < share:
                 share, at = offer, link
             k += 1
-        for f in members[starts[at] : starts[at + 1]]:
+        for f in members[starts[at] : place[at]]:
             if again[f]:
                 again[f] = False
                 rates[f] = share
@@ -135,8 +139,8 @@ def raise_rates(
                 for link in routes[f]:
                     if link == NO_LINK:
                         break
-                    left[link] -= share
-                    users[link] -= 1
+                    left[link] -= share * weights[f]
+                    users[link] -= weights[f]
 
 
 def advance(num: int, remaining: Floats, rates: Floats, dt: float) -> None:
@@ -156,36 +160,49 @@ def soonest(num: int, remaining: Floats, rates: Floats) -> float:
 def retire(
     num: int,
     routes: Ints,
+    weights: Ints,
+    heads: Ints,
     remaining: Floats,
     rates: Floats,
-    ids: Ints,
     began: Floats,
+    sizes: Floats,
+    ids: Ints,
     now: float,
     slack: float,
-    component: Ints,
     touched: NDArray[np.bool_],
     out: Ints,
-) -> tuple[int, float, float]:
-    """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, their components
-    are marked as touched. Returns how many, the smallest of their rates, and the bytes that slack forgave."""
-    found, floor, forgiven = 0, np.inf, 0.0
+) -> tuple[int, int, float, float, float]:
+    """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, a link of
+    each is marked as touched. Returns how many rows are left, how many flows ended, the smallest of their rates, the
+    bytes that slack forgave, and the largest fraction of its duration that it took off one of them."""
+    found, floor, forgiven, shortened = 0, np.inf, 0.0, 0.0
     f = 0
     while f < num:
         lacks_s = remaining[f] / rates[f]
-        if lacks_s > (slack + ROUNDING) * (now + lacks_s - began[f]) + INSTANT * now:
+        duration_s = now + lacks_s - began[f]
+        if lacks_s > (slack + ROUNDING) * duration_s + INSTANT * now:
             f += 1
             continue
-        out[found] = ids[f]
+        head = heads[f]
+        out[found] = ids[head]
         found += 1
         floor = min(floor, rates[f])
         forgiven += max(remaining[f], 0.0)
-        touched[component[routes[f, 0]]] = True
+        if lacks_s > shortened * duration_s:
+            shortened = min(slack, lacks_s / max(duration_s, lacks_s))
+        touched[routes[f, 0]] = True
+        weights[f] -= 1
+        if weights[f] > 0:
+            heads[f] = head + 1
+            remaining[f] += sizes[head + 1] - sizes[head]
+            continue
         num -= 1
-        remaining[f], rates[f], ids[f], began[f] = remaining[num], rates[num], ids[num], began[num]
+        weights[f], heads[f], remaining[f] = weights[num], heads[num], remaining[num]
+        rates[f], began[f] = rates[num], began[num]
         for k in range(routes.shape[1]):
             routes[f, k] = routes[num, k]
     out[:found].sort()
-    return found, floor, forgiven
+    return num, found, floor, forgiven, shortened
 
 
 @cache
@@ -196,6 +213,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return jitted
 
 
+def is_loaded() -> bool:
+    """Whether compiled functions are there already, for nothing."""
+    return compiled.cache_info().currsize > 0
+
+
 def fair_rates(routes: Sequence[Sequence[int]], capacity: Sequence[float]) -> Floats:
     """Max-min rates of flows given as lists of link numbers; the whole problem at once."""
     num, width = len(routes), max((len(route) for route in routes), default=1)
@@ -204,5 +226,6 @@ def fair_rates(routes: Sequence[Sequence[int]], capacity: Sequence[float]) -> Fl
         row[: len(route)] = route
     rates, links = np.zeros(num), np.asarray(capacity, dtype=np.float64)
     users = np.bincount(table[table >= 0], minlength=len(links))
-    raise_rates(num, table, rates, links, len(links), np.ones(num, dtype=np.bool_), links.copy(), users, num)
+    weights, again = np.ones(num, dtype=np.int64), np.ones(num, dtype=np.bool_)
+    raise_rates(num, table, weights, rates, links, len(links), again, links.copy(), users, num)
     return rates

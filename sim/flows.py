@@ -11,19 +11,20 @@ from typing import Any
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
 
 from halocast.schedule.trace import LinkUse
+from halocast.sim.bundles import Bundles, widened
 from halocast.sim.fairshare import (
-    JIT_FLOWS,
     NEAR,
     NO_LINK,
+    PLAIN_VISITS,
     Floats,
     Ints,
     advance,
     choose,
     compiled,
     connect,
+    is_loaded,
     raise_rates,
     retire,
     soonest,
@@ -117,18 +118,15 @@ class Flows:
         self.num_ended = 0
         self.num_bytes = 0.0
         self.forgiven_bytes = 0.0
-        self._num = 0
-        self._routes: Ints = np.zeros((0, 1), dtype=np.int64)
-        self._remaining: Floats = np.zeros(0)
-        self._rates: Floats = np.zeros(0)
-        self._began: Floats = np.zeros(0)
-        self._ids: Ints = np.zeros(0, dtype=np.int64)  # batch and number in it
-        self._touched = np.zeros(len(self.capacity), dtype=np.bool_)  # components to fill again
+        self._shortened = 0.0
+        self._active = Bundles()
+        self._touched = np.zeros(len(self.capacity), dtype=np.bool_)  # links whose flows are to be filled again,
+        self._floor = np.inf  # from this rate on
         self._component: Ints = np.zeros(len(self.capacity), dtype=np.int64)
         self._batches: dict[int, tuple[Ints, Done, int]] = {}  # names, whom to tell, how many are under way
         self._num_batches = 0
         self._new: list[tuple[Ints, Floats, Ints]] = []
-        self._compiled = False
+        self._num_visits = PLAIN_VISITS + 1 if is_loaded() else 0
         self._updated_s = 0.0
         self._version = 0
 
@@ -147,12 +145,22 @@ class Flows:
         self._scales.append((links, factor))
 
     def _settle_later(self) -> None:
-        if not self._new and not self._scales:
+        if not self._is_pending():
             self._at(0.0, self._settle)
+
+    def _is_pending(self) -> bool:
+        return bool(self._new or self._scales)
 
     def link_bytes(self) -> Floats:
         """Bytes given to every link so far."""
         return self.carried.num_bytes.copy()
+
+    def error_bound(self) -> float:
+        """The largest fraction of its own duration by which slack ended any flow early, at most `slack`; 0 without.
+
+        That is the error slack makes at each flow itself, had all others stayed as they are. What a flow gains or loses
+        because others left early is not in it; `forgiven_bytes` of `num_bytes` says what was left out in all."""
+        return self._shortened
 
     def use(self, names: Sequence[str]) -> tuple[LinkUse, ...]:
         """What the links of these names carried; their load over time only if it was to be recorded."""
@@ -166,99 +174,107 @@ class Flows:
         self._env.schedule(event, priority=LATE, delay=delay)  # type: ignore[arg-type]
 
     def _call(self, function: Callable[..., Any], *args: Any) -> Any:
-        self._compiled |= self._num >= JIT_FLOWS  # from then on for good: compiling is paid only once
-        return (compiled(function) if self._compiled else function)(self._num, *args)
+        self._num_visits += self._active.num
+        return (compiled(function) if self._num_visits > PLAIN_VISITS else function)(self._active.num, *args)
 
     def _advance(self) -> None:
-        if self._num and self._env.now > self._updated_s:
-            self._call(advance, self._remaining, self._rates, self._env.now - self._updated_s)
+        active = self._active
+        if active.num and self._env.now > self._updated_s:
+            self._call(advance, active.remaining, active.rates, self._env.now - self._updated_s)
         self._updated_s = self._env.now
 
     def _settle(self) -> None:
-        """Take in the flows that have started, and the links that have changed, at this instant."""
+        """Give flows new rates, once for all that starts, ends and changes at this instant, and wait for an end."""
         self._advance()
+        changed = self._is_pending()
+        self._floor = min(self._floor, self._rescale(), self._take_in())
+        self._fill()
+        (self._end if changed else self._plan)()
+
+    def _take_in(self) -> float:
+        """The flows that have started; returns the rate below which they change nothing."""
+        if not self._new:
+            return np.inf
         new, self._new = self._new, []
-        scaled = self._rescale()
-        width = max([self._routes.shape[1], *(routes.shape[1] for routes, _, _ in new)])
-        first = self._num
+        width = max(routes.shape[1] for routes, _, _ in new)
+        parts = zip(*((widened(routes, width), *rest) for routes, *rest in new), strict=True)
+        routes, num_bytes, ids = (np.concatenate(part) if len(part) > 1 else part[0] for part in parts)
+        self.num_bytes += float(num_bytes.sum())
+        self.carried.carry(routes, num_bytes)
+        active, first = self._active, self._active.num
         if first == 0:
             self._component = np.arange(len(self.capacity))
-        for routes, num_bytes, ids in new:
-            self._append(_widened(routes, width), num_bytes, ids, width)
-        self._call(connect, self._routes, first, self._component)
-        self._touched[self._component[self._routes[first : self._num, 0]]] = True
-        self._touched |= scaled
-        self._fill(0.0 if scaled else self._call(start_floor, self._routes, first, self.capacity, self._num_real))
-        self._end_and_plan()
+        active.add(routes, num_bytes, ids, self._env.now)
+        self._call(connect, active.routes, first, self._component)
+        self._touched[routes[:, 0]] = True
+        floor: float = self._call(start_floor, active.routes, active.weights, first, self.capacity, self._num_real)
+        return floor
 
-    def _rescale(self) -> bool:
+    def _rescale(self) -> float:
+        """The links that have changed; returns the rate below which they change nothing."""
         for links, factor in self._scales:
             self.capacity[links] = self._first_capacity[links] * factor
         changed, self._scales = bool(self._scales), []
-        return changed
+        self._touched |= changed
+        return 0.0 if changed else np.inf
 
-    def _append(self, routes: Ints, num_bytes: Floats, ids: Ints, width: int) -> None:
-        num, more = self._num, len(ids)
-        if num + more > len(self._ids) or width > self._routes.shape[1]:
-            room = max(num + more, 2 * len(self._ids))
-            self._routes = _grown(_widened(self._routes, width), room)
-            self._remaining, self._rates = _grown(self._remaining, room), _grown(self._rates, room)
-            self._began, self._ids = _grown(self._began, room), _grown(self._ids, room)
-        self._routes[num : num + more] = routes
-        self._remaining[num : num + more] = num_bytes
-        self._rates[num : num + more] = 0.0
-        self._began[num : num + more] = self._env.now
-        self._ids[num : num + more] = ids
-        self._num += more
-        self.num_bytes += float(num_bytes.sum())
-        self.carried.carry(routes, num_bytes)
-
-    def _fill(self, floor: float) -> None:
-        """New rates for the flows in touched components that are not slower than the floor."""
-        again, left = np.empty(self._num, dtype=np.bool_), self.capacity.copy()
+    def _fill(self) -> None:
+        """New rates for the flows connected to touched links that are not slower than the floor."""
+        active = self._active
+        parts = np.zeros(len(self.capacity), dtype=np.bool_)
+        parts[self._component[self._touched]] = True
+        again, left = np.empty(active.num, dtype=np.bool_), self.capacity.copy()
         users = np.zeros(len(left), dtype=np.int64)
-        common = self._routes, self._rates, self.capacity, self._num_real
-        todo = self._call(choose, *common, self._component, self._touched, floor * NEAR, again, left, users)
+        common = active.routes, active.weights, active.rates, self.capacity, self._num_real
+        todo = self._call(choose, *common, parts[self._component], self._floor * NEAR, again, left, users)
         self._call(raise_rates, *common, again, left, users, todo)
         self._touched[:] = False
+        self._floor = np.inf
 
-    def _end_and_plan(self) -> None:
-        """End what is done, share out what that frees, and wait for the next end."""
-        ended, floor = self._retire()
-        if len(ended) and self._num:
-            self._fill(floor)
+    def _plan(self) -> None:
+        active = self._active
         if self._records_load:
-            self.carried.share(self._env.now, self._routes[: self._num], self._rates[: self._num])
+            self.carried.share(self._env.now, *active.loads())
         self._version += 1
-        if self._num:
+        if active.num:
             version = self._version
-            self._at(self._call(soonest, self._remaining, self._rates), lambda: self._wake(version))
-        self._tell(ended)
+            self._at(self._call(soonest, active.remaining, active.rates), lambda: self._wake(version))
 
     def _wake(self, version: int) -> None:
         if version == self._version:
             self._advance()
-            self._end_and_plan()
+            self._end()
 
-    def _retire(self) -> tuple[Ints, float]:
-        out = np.empty(self._num, dtype=np.int64)
-        count, floor, forgiven = self._call(
+    def _end(self) -> None:
+        """End what is done; the others share what that frees, together with what starts in answer to it."""
+        ended = self._retire()
+        self._tell(ended)
+        if not self._is_pending():
+            (self._settle if len(ended) else self._plan)()
+
+    def _retire(self) -> Ints:
+        active = self._active
+        out = np.empty_like(active.ids)
+        active.num, count, floor, forgiven, shortened = self._call(
             retire,
-            self._routes,
-            self._remaining,
-            self._rates,
-            self._ids,
-            self._began,
+            active.routes,
+            active.weights,
+            active.heads,
+            active.remaining,
+            active.rates,
+            active.began,
+            active.sizes,
+            active.ids,
             self._env.now,
             self.slack,
-            self._component,
             self._touched,
             out,
         )
-        self._num -= count
+        self._floor = min(self._floor, floor)
         self.num_ended += count
         self.forgiven_bytes += forgiven
-        return out[:count], floor
+        self._shortened = max(self._shortened, shortened)
+        return out[:count]
 
     def _tell(self, ended: Ints) -> None:
         """Call each batch's owner once, in order of start."""
@@ -271,13 +287,3 @@ class Flows:
             else:
                 self._batches[batch] = names, done, left - len(mine)
             done(names[mine])
-
-
-def _widened(routes: Ints, width: int) -> Ints:
-    short = width - routes.shape[1]
-    return np.pad(routes, ((0, 0), (0, short)), constant_values=NO_LINK) if short else routes
-
-
-def _grown(array: NDArray[Any], room: int) -> NDArray[Any]:
-    shape = (room - len(array), *array.shape[1:])
-    return np.concatenate([array, np.zeros(shape, dtype=array.dtype)])

@@ -3,25 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
+from halocast.base.delays import Delay, delay_s
 from halocast.base.errors import RunError
 from halocast.base.records import require
 from halocast.schedule.trace import Trace
 from halocast.sim.topology import Topology
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delay:
-    """Seconds a rank loses at the start of every epoch: drawn evenly between two bounds, anew each epoch."""
-
-    rank: int
-    low_s: float
-    high_s: float
-
-    def __post_init__(self) -> None:
-        legal = 0 <= self.low_s <= self.high_s
-        require(legal, f"delay of rank {self.rank}: {self.low_s} to {self.high_s} s: needs 0 <= low_s <= high_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +45,7 @@ class World:
         return any(delay.low_s < delay.high_s for delay in self.delays)
 
     def delay_s(self, rank: int, epoch: int) -> float:
-        """The same for a rank and an epoch whatever else is simulated."""
-        total = 0.0
-        for k, delay in enumerate(self.delays):
-            if delay.rank == rank:
-                random = np.random.default_rng((self.seed, k, epoch))
-                total += float(random.uniform(delay.low_s, delay.high_s))
-        return total
+        return delay_s(self.delays, self.seed, rank, epoch)
 
 
 PERFECT = World()

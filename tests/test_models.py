@@ -16,6 +16,7 @@ from halocast.models import arithmetic
 from halocast.models.aggregate import kernels, neighbour_sum
 from halocast.models.arithmetic import PartSize
 from halocast.models.modules import (
+    NEIGHBOURS,
     Block,
     SageLinear,
     build_model,
@@ -24,6 +25,7 @@ from halocast.models.modules import (
     make_block,
     mean_neighbours,
     normalised_neighbours,
+    unit_rows,
 )
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 
@@ -150,6 +152,29 @@ def test_dropout_keeps_the_stated_share_and_the_mean_and_passes_its_mask_to_the_
     assert torch.equal(grad, out.detach())
 
 
+def test_unit_rows_have_length_1_and_rows_of_zeros_stay() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]], dtype=torch.float64, requires_grad=True)
+    out = unit_rows(rows)
+    assert out.tolist() == [[0.6, 0.8], [0.0, 0.0], [0.0, -1.0]]
+    (grad,) = torch.autograd.grad((out * torch.tensor([5.0, 10.0])).sum(), rows)
+    # across the row only, shrunk by its length: (5, 10) less its share 11 (0.6, 0.8), over 5
+    assert torch.allclose(grad, torch.tensor([[-0.32, 0.24], [5.0, 10.0], [2.5, 0.0]], dtype=torch.float64))
+    assert torch.autograd.gradcheck(unit_rows, torch.randn(5, 3, dtype=torch.float64, requires_grad=True))
+
+
+@pytest.mark.parametrize("kind", list(ModelKind))
+def test_l2_scales_the_rows_of_hidden_layers_and_no_others(kind: ModelKind) -> None:
+    graph = small_graph(nodes=60)
+    block, _ = block_of(graph)
+    rows = torch.from_numpy(graph.features).double()
+    specs = [spec_for(graph, kind=kind, layers=2, norm=norm) for norm in (Norm.NONE, Norm.L2)]
+    models = [build_model(spec, seed=1, dtype=torch.float64) for spec in specs]
+    plain, scaled = (model.layer(0, rows, block) for model in models)
+    assert (scaled.norm(dim=1) - 1).abs().max() < 1e-12
+    assert torch.allclose(scaled * plain.norm(dim=1, keepdim=True), plain)
+    assert torch.equal(*(model.layer(1, plain, block) for model in models))
+
+
 def test_scores_are_accuracy_or_micro_f1() -> None:
     assert hits(torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1])) == (2.0, 3.0)
     logits, labels = torch.tensor([[1.0, -1.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -164,6 +189,9 @@ def test_scores_are_accuracy_or_micro_f1() -> None:
         ({"num_linear": 3}, "num_linear = 3"),
         ({"dropout": 1.0}, "dropout = 1.0: needs 0 <= dropout <= 0.99"),
         ({"num_classes": 0}, "0 classes"),
+        ({"kind": ModelKind.GAT, "heads": 3}, "heads = 3: needs to divide hidden = 8"),
+        ({"kind": ModelKind.GAT, "heads": 0}, "heads = 0: needs to divide hidden = 8"),
+        ({"heads": 2}, "heads = 2: only gat has heads, sage needs heads = 1"),
     ],
 )
 def test_a_spec_refuses_nonsense(changes: dict[str, Any], message: str) -> None:
@@ -195,27 +223,27 @@ def test_the_arithmetic_of_a_sage_layer_by_hand() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("precompute", [False, True])
-@pytest.mark.parametrize("kind", list(ModelKind))
+@pytest.mark.parametrize(
+    ("kind", "heads"), [(ModelKind.SAGE, 1), (ModelKind.GCN, 1), (ModelKind.GAT, 1), (ModelKind.GAT, 2)]
+)
 @pytest.mark.parametrize("norm", list(Norm))
+@pytest.mark.parametrize("kernel", kernels())
 def test_the_memory_a_layer_keeps_is_what_autograd_saves(
-    kind: ModelKind, norm: Norm, precompute: bool, dropout: float
+    kernel: str, kind: ModelKind, heads: int, norm: Norm, precompute: bool, dropout: float
 ) -> None:
-    """Two of 60 nodes' halves: 40 inner rows, 20 halo rows; every distinct large tensor that backward holds on to."""
+    """40 inner rows, 20 halo rows; every distinct large tensor that backward holds on to."""
     graph = small_graph(nodes=60)
-    spec = spec_for(graph, kind=kind, norm=norm, precompute=precompute, dropout=dropout, num_linear=1, layers=4)
-    block, _ = block_of(graph)
-    part = make_block(lambda rows: block.aggregate(rows)[:40], block.in_degree[:40], block.out_degree)
-    size = PartSize(num_inner=40, num_halo=20, num_edges=graph.num_edges)
+    linear = 0 if heads > 1 else 1  # else no layer takes the mean of the heads
+    fields = {"kind": kind, "heads": heads, "norm": norm, "precompute": precompute, "dropout": dropout}
+    spec = spec_for(graph, num_linear=linear, layers=4, **fields)
+    part, num_edges = part_of(graph, 40, kernel)
+    size = PartSize(num_inner=40, num_halo=20, num_edges=num_edges)
     model = build_model(spec, seed=1, dtype=torch.float64)
     for layer in range(spec.layers):
-        own = torch.randn(40, spec.widths[layer], dtype=torch.float64)
-        rows = (
-            torch.cat([own, torch.randn(20, spec.widths[layer], dtype=torch.float64)])
-            if spec.aggregates(layer)
-            else own
-        )
+        own, halo = (torch.randn(n, spec.widths[layer], dtype=torch.float64) for n in (40, 20))
+        rows = torch.cat([own, halo]) if spec.aggregates(layer) else own
         rows.requires_grad_(layer > 0)
-        summed = torch.randn_like(own) if precompute and layer == 0 else None
+        kept = NEIGHBOURS[kind](part, torch.cat([own, halo])) if precompute and layer == 0 else None
         saved: dict[int, int] = {}
 
         def note(tensor: Tensor, saved: dict[int, int] = saved) -> Tensor:
@@ -223,14 +251,23 @@ def test_the_memory_a_layer_keeps_is_what_autograd_saves(
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            out = model.layer(layer, rows, part, summed)
+            out = model.layer(layer, rows, part, kept)
         if spec.aggregates(layer):
             note(rows)  # the handler keeps the joined rows as the leaf
-        given = [own, out, *model.parameters(), *([] if summed is None else [summed])]
+        given = [own, out, *model.parameters(), *([] if kept is None else [kept])]
         for tensor in given:
             saved.pop(tensor.untyped_storage().data_ptr(), None)
         large = sum(numel for numel in saved.values() if numel >= 40 * 3)  # not the moments of the normalisation
         assert arithmetic.kept_numel(spec, layer, size) == large, f"layer {layer}"
+        assert kept is None or arithmetic.num_precomputed(spec, size) == len(kept)
+
+
+def part_of(graph: Graph, num_inner: int, kernel: str = "") -> tuple[Block, int]:
+    """The first nodes of a graph as a part, all others being its halo; and its number of edges."""
+    num_edges = int(graph.indptr[num_inner])
+    table = torch.from_numpy(graph.indptr[: num_inner + 1]), torch.from_numpy(graph.indices[:num_edges])
+    degrees = [torch.from_numpy(d).double() for d in (graph.in_degree[:num_inner], graph.out_degree)]
+    return make_block(neighbour_sum(*table, graph.num_nodes, kernel=kernel), *degrees), num_edges
 
 
 def test_backward_of_layer_0_needs_no_gradient_of_the_features() -> None:

@@ -52,6 +52,12 @@ def test_a_cap_is_no_link_but_its_flow_loads_the_links_it_takes() -> None:
     assert (link.num_bytes, link.times_s, link.rates) == (60, (0, 5, 10), (10, 2, 0))
 
 
+def test_a_bundle_loads_its_links_with_all_its_flows() -> None:
+    """Three flows of one route, capped at 2 each: one ends at 2, two at 4."""
+    (link,) = recorded(([[0, 1]] * 3, [10.0], [4.0, 8.0, 8.0], [0.0] * 3), caps=[2.0])
+    assert (link.num_bytes, link.times_s, link.rates) == (20, (0, 2, 4), (6, 4, 0))
+
+
 def test_without_recording_the_bytes_are_known_all_the_same() -> None:
     (link,) = recorded(([[0], [0]], [10.0], [20.0, 40.0], [0.0, 0.0]), record=False)
     assert link == LinkUse(name="link 0", bytes_per_s=10, num_bytes=60)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from schedules import op, two_rank_exchange
 
+from halocast.base.delays import Delay
 from halocast.base.errors import InputError
 from halocast.plan.predict import predict
 from halocast.plan.scenario import load_scenario
@@ -12,7 +13,7 @@ from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
 from halocast.schedule.trace import Trace
 from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.world import Delay, Failure, StoppedError, World
+from halocast.sim.world import Failure, StoppedError, World
 
 CPU = load_cluster("cpu-local", gpus=2)
 TWO_HOSTS = load_cluster("t4-3x2-15gbe", gpus=4)

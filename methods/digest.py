@@ -1,0 +1,198 @@
+"""DIGEST: hidden rows of halo nodes come from a store that is written and read every N epochs; no gradients travel.
+
+Every rank steps from the same weights and the results are averaged. DIGEST-A lets ranks run freely: each takes the
+newest weights from the store and adds its own step to them when it is done.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from halocast.base.records import require
+from halocast.graph.halo import Halo
+from halocast.methods.common import PartOps
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import NO_BOUND, SHARED, Buffer, Kind, Lane, Op, Schedule, Work
+
+WEIGHTS = "server"  # the weights in the store
+
+
+class Average(StrEnum):
+    """How much a rank's weights count."""
+
+    TRAIN = "train"  # as its share of the train nodes: with plain gradient descent, the step of the whole gradient
+    PLAIN = "plain"  # all alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    interval: int = 10  # N: epochs from pull to pull, and from push to push
+    average: Average = Average.TRAIN
+
+    def __post_init__(self) -> None:
+        require(self.interval >= 1, f"interval = {self.interval}: needs to be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncOptions(Options):
+    bound: int = NO_BOUND  # epochs a rank may be ahead of the slowest; -1: any number
+
+    def __post_init__(self) -> None:
+        Options.__post_init__(self)
+        require(self.bound >= NO_BOUND, f"bound = {self.bound}: needs to be at least 0, or -1 for none")
+
+
+def digest(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+    return _schedule(halo, spec, options, itemsize, "digest")
+
+
+def digest_a(halo: Halo, spec: ModelSpec, options: AsyncOptions, itemsize: int = 4) -> Schedule:
+    return _schedule(halo, spec, options, itemsize, "digest-a")
+
+
+def _schedule(halo: Halo, spec: ModelSpec, options: Options, itemsize: int, name: str) -> Schedule:
+    parts = [
+        _Part(part=PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize, through_store=True), options=options)
+        for rank in range(halo.num_parts)
+    ]
+    return Schedule(
+        num_ranks=halo.num_parts,
+        itemsize=itemsize,
+        buffers=(*_store(parts[0]), *(buffer for part in parts for buffer in part.part.buffers())),
+        ops=tuple(op for part in parts for op in part.ops()),
+        meta=(("method", name), ("sizes", halo.source)),
+    )
+
+
+def _store(first: "_Part") -> list[Buffer]:
+    """Rows of all nodes for every layer that pulls, and the weights where ranks run freely.
+
+    Ranks that push and pull in every epoch need room for two epochs: a fast one pushes before a slow one has pulled
+    what it pushed an epoch ago. With a longer interval the average of the weights lies between the two.
+    """
+    part = first.part
+    num_rows = int(part.halo.num_inner.sum()) * (2 if first.options.interval == 1 and not first.free else 1)
+    layers = [layer for layer in range(part.spec.layers) if part.exchanges(layer)]
+    tables = [(f"store.{layer}", num_rows * part.spec.widths[layer] * part.itemsize) for layer in layers]
+    if first.free:
+        tables.append((WEIGHTS, part.spec.num_weights * part.itemsize))
+    return [Buffer(name=name, rank=SHARED, num_bytes=num_bytes, persistent=True) for name, num_bytes in tables]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    part: PartOps
+    options: Options
+
+    @property
+    def free(self) -> bool:
+        """Whether this rank waits for nobody."""
+        return isinstance(self.options, AsyncOptions) and not self.part.alone
+
+    @property
+    def begins(self) -> tuple[tuple[str, int], ...]:
+        """What an epoch waits for: the weights."""
+        if self.part.alone:
+            return ()
+        return (("fetch", 0),) if self.free else (("average", 1),)
+
+    def ops(self) -> list[Op]:
+        part = self.part
+        ops = [self._fetch()] if self.free else []
+        for layer in range(part.spec.layers):
+            ops += self._layer(layer)
+        ops.append(self._loss())
+        ops += [part.backward(layer) for layer in reversed(range(part.spec.layers))]
+        ops.append(part.step())
+        if not part.alone:
+            ops.append(self._deliver() if self.free else self._average())
+        return ops
+
+    def _layer(self, layer: int) -> list[Op]:
+        """Pull beside the layer before, forward, push beside the layer after."""
+        part, waits = self.part, self.begins if layer == 0 else ()
+        ops = []
+        if part.exchanges(layer):
+            ops.append(self._pull(layer))
+            waits = (*waits, (f"pull.{layer}", 0))
+        ops.append(part.forward(layer, waits))
+        if layer + 1 < part.spec.layers and part.exchanges(layer + 1):
+            ops.append(self._push(layer + 1))
+        return ops
+
+    def _pull(self, layer: int) -> Op:
+        """What was pushed up to the epoch before; synchronous ranks have all pushed by the time they averaged."""
+        begins = ((f"forward.{layer - 2}", 0),) if layer >= 2 else self.begins
+        waits = ((f"push.{layer}", 1), *begins)
+        num_bytes = self.part.size.num_halo * self.part.spec.widths[layer] * self.part.itemsize
+        op = self._stored(f"pull.{layer}", Lane.STORE, Kind.PULL, num_bytes, (f"store.{layer}", f"halo.{layer}"), waits)
+        return replace(op, every=self.options.interval)
+
+    def _push(self, layer: int) -> Op:
+        num_bytes = self.part.size.num_inner * self.part.spec.widths[layer] * self.part.itemsize
+        waits = ((f"forward.{layer - 1}", 0),)
+        op = self._stored(f"push.{layer}", Lane.HALO, Kind.PUSH, num_bytes, (f"h.{layer}", f"store.{layer}"), waits)
+        return replace(op, every=self.options.interval, offset=1 % self.options.interval)
+
+    def _fetch(self) -> Op:
+        """The newest weights, once the own last step is among them."""
+        assert isinstance(self.options, AsyncOptions)
+        op = self._stored("fetch", Lane.REDUCE, Kind.PULL, self._weights, (WEIGHTS, "weights"), (("deliver", 1),))
+        return replace(op, work=replace(op.work, bound=self.options.bound))
+
+    def _deliver(self) -> Op:
+        op = self._stored("deliver", Lane.REDUCE, Kind.PUSH, self._weights, ("weights", WEIGHTS), self._ends)
+        return replace(op, work=replace(op.work, scale=self._share))
+
+    def _average(self) -> Op:
+        return Op(
+            name="average",
+            rank=self.part.rank,
+            lane=Lane.REDUCE,
+            kind=Kind.ALLREDUCE,
+            work=Work(num_bytes=self._weights, scale=self._share),
+            reads=("weights",),
+            writes=("weights",),
+            after=self._ends,
+        )
+
+    @property
+    def _ends(self) -> tuple[tuple[str, int], ...]:
+        """What an epoch's end waits for: whoever sees the weights that come of it also finds the rows pushed in it."""
+        layers = [layer for layer in range(1, self.part.spec.layers) if self.part.exchanges(layer)]
+        return (("step", 0), *((f"push.{layer}", 0) for layer in layers))
+
+    def _loss(self) -> Op:
+        """Of the rank's own train nodes on average, not its share of the global one: it steps by itself."""
+        op, train = self.part.loss(), self.part.halo.num_train
+        own = int(train[self.part.rank])
+        return replace(op, work=replace(op.work, scale=float(train.sum()) / own)) if own else op
+
+    @property
+    def _share(self) -> float:
+        train = self.part.halo.num_train
+        shares = {Average.TRAIN: train[self.part.rank] / train.sum(), Average.PLAIN: 1 / self.part.halo.num_parts}
+        return float(shares[self.options.average])
+
+    @property
+    def _weights(self) -> int:
+        return self.part.spec.num_weights * self.part.itemsize
+
+    def _stored(
+        self,
+        name: str,
+        lane: Lane,
+        kind: Kind,
+        num_bytes: int,
+        moves: tuple[str, str],
+        after: tuple[tuple[str, int], ...],
+    ) -> Op:
+        return Op(
+            name=name,
+            rank=self.part.rank,
+            lane=lane,
+            kind=kind,
+            work=Work(num_bytes=num_bytes),
+            reads=moves[:1],
+            writes=moves[1:],
+            after=after,
+        )
