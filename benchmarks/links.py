@@ -1,4 +1,5 @@
-"""Prints flow completions per second of the links model: all-to-all among hosts of 8 GPUs, random sizes.
+"""Prints flow completions per second of the links model: all-to-all among hosts of 8 GPUs, random sizes; what slack
+does to the times, and what bundles of flows with one route gain.
 
 Beside it the figures of SimGrid 4.1 (C++) for the same numbers of flows on a similar core, for scale.
 """
@@ -6,11 +7,12 @@ Beside it the figures of SimGrid 4.1 (C++) for the same numbers of flows on a si
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import simpy
 
-from halocast.sim.fairshare import Floats, Ints, compiled, raise_rates
+from halocast.sim.fairshare import NO_LINK, Floats, Ints, compiled, raise_rates
 from halocast.sim.flows import Flows
 
 SIMGRID = {56: 7_600, 240: 6_800, 992: 4_000, 4_032: 1_500}
@@ -30,15 +32,78 @@ def all_to_all(num_gpus: int) -> tuple[Floats, Ints]:
     return capacity, np.stack(columns, axis=1)
 
 
-def completions_per_second(num_gpus: int, slack: float, seed: int = 0) -> tuple[int, float, float]:
-    capacity, routes = all_to_all(num_gpus)
-    env = simpy.Environment()
-    flows = Flows(env, capacity, slack=slack)
-    sizes = np.random.default_rng(seed).uniform(1e5, 1e7, len(routes))
-    flows.start(routes, sizes, np.arange(len(routes)), lambda names: None)
+def streams(num_gpus: int) -> tuple[Floats, Floats, Ints]:
+    """Capacities, caps and routes of streams between hosts: CPU, NIC up and down, CPU, and what one stream can do."""
+    num_hosts = -(-num_gpus // GPUS_PER_HOST)
+    capacity = np.concatenate([np.full(num_hosts, 20e9), np.full(2 * num_hosts, 12.5e9)])
+    source, target = np.nonzero(~np.eye(num_gpus, dtype=np.bool_))
+    here, there = source // GPUS_PER_HOST, target // GPUS_PER_HOST
+    far, cap = here != there, len(capacity)
+    columns = [here, np.full(len(here), cap)]
+    columns += [np.where(far, link, NO_LINK) for link in (num_hosts + here, 2 * num_hosts + there, there)]
+    return capacity, np.array([2e9]), np.stack(columns, axis=1)
+
+
+def marked(routes: Ints, num_links: int) -> Ints:
+    """The same routes, no two alike: what follows NO_LINK in a row is not looked at."""
+    marks = num_links + np.arange(len(routes))
+    return np.column_stack([routes, np.full(len(routes), NO_LINK), marks])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    flows: Flows
+    ends_s: Floats
+    per_s: float
+
+
+def run(routes: Ints, capacity: Floats, caps: Floats | None = None, *, slack: float = 0.0) -> Run:
+    """All flows start at once, with random sizes."""
+    env, ends_s = simpy.Environment(), np.zeros(len(routes))
+    flows = Flows(env, capacity, caps, slack)
+    sizes = np.random.default_rng(0).uniform(1e5, 1e7, len(routes))
+    flows.start(routes, sizes, np.arange(len(routes)), lambda names: np.put(ends_s, names, env.now))
     start = time.perf_counter()
     env.run()
-    return len(routes), len(routes) / (time.perf_counter() - start), flows.forgiven_bytes / flows.num_bytes
+    return Run(flows, ends_s, len(routes) / (time.perf_counter() - start))
+
+
+def all_to_all_table(gpus: list[int], slacks: list[float]) -> None:
+    print("flows   slack   completions/s   SimGrid   ratio   bytes forgiven   most of a duration cut off")
+    for slack in slacks:
+        for num_gpus in gpus:
+            capacity, routes = all_to_all(num_gpus)
+            found, known = run(routes, capacity, slack=slack), SIMGRID.get(len(routes))
+            ratio = f"{found.per_s / known:5.1f}" if known else "    -"
+            forgiven, cut = found.flows.forgiven_bytes / found.flows.num_bytes, found.flows.error_bound()
+            print(
+                f"{len(routes):6}  {slack:6g}  {found.per_s:13,.0f}  {known or '-':>8}  {ratio}   "
+                f"{forgiven:14.1e}   {cut:.1e}"
+            )
+
+
+def slack_errors(num_gpus: int, slack: float) -> None:
+    """What slack does to the times at which flows end, beside what a run with slack knows about itself."""
+    capacity, routes = all_to_all(num_gpus)
+    exact, early = (run(routes, capacity, slack=value) for value in (0.0, slack))
+    errors = np.abs(early.ends_s / exact.ends_s - 1)
+    last = abs(early.ends_s.max() / exact.ends_s.max() - 1)
+    print(
+        f"{len(routes):6} flows, slack {slack:g}: ends differ by {errors.max():.1e} at worst, {errors.mean():.1e} on "
+        f"average, the last by {last:.1e}; reported: a duration cut by {early.flows.error_bound():.1e} at most, "
+        f"{early.flows.forgiven_bytes / early.flows.num_bytes:.1e} of bytes forgiven"
+    )
+
+
+def compare_bundles(num_gpus: int) -> None:
+    capacity, caps, routes = streams(num_gpus)
+    together, apart = run(routes, capacity, caps), run(marked(routes, len(capacity) + 1), capacity, caps)
+    assert np.allclose(together.ends_s, apart.ends_s, rtol=1e-9)
+    rows = len(np.unique(routes, axis=0))
+    print(
+        f"{len(routes):6} flows on {rows:4} routes: in bundles {together.per_s:7,.0f} completions/s, "
+        f"one by one {apart.per_s:7,.0f}, ratio {together.per_s / apart.per_s:5.1f}"
+    )
 
 
 def numpy_rates(routes: Ints, capacity: Floats) -> Floats:
@@ -59,8 +124,8 @@ def numpy_rates(routes: Ints, capacity: Floats) -> Floats:
 def compiled_rates(routes: Ints, capacity: Floats) -> Floats:
     rates, num = np.zeros(len(routes)), len(routes)
     users = np.bincount(routes[routes >= 0], minlength=len(capacity))
-    again = np.ones(num, dtype=np.bool_)
-    compiled(raise_rates)(num, routes, rates, capacity, len(capacity), again, capacity.copy(), users, num)
+    weights, again = np.ones(num, dtype=np.int64), np.ones(num, dtype=np.bool_)
+    compiled(raise_rates)(num, routes, weights, rates, capacity, len(capacity), again, capacity.copy(), users, num)
     return rates
 
 
@@ -80,19 +145,25 @@ def compare_solvers(num_gpus: int, kept: float) -> None:
     print(f"{len(routes):6} flows: numba {1e6 * fast:6.0f} us, numpy {1e6 * slow:6.0f} us, ratio {slow / fast:5.1f}")
 
 
+def load_compiled() -> None:
+    """From the first flow on, and not after the visits that small simulations do without it."""
+    compiled(raise_rates)  # one is enough: all that start afterwards use compiled ones
+    run(*all_to_all(2)[::-1])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, nargs="*", default=[8, 16, 32, 64, 192])
     parser.add_argument("--slack", type=float, nargs="*", default=[0.0, 1e-3])
     args = parser.parse_args()
-    completions_per_second(16, 0.0)  # compile
-    print("flows   slack   completions/s   SimGrid   ratio   bytes forgiven")
-    for slack in args.slack:
-        for num_gpus in args.gpus:
-            flows, rate, forgiven = completions_per_second(num_gpus, slack)
-            known = SIMGRID.get(flows)
-            ratio = f"{rate / known:5.1f}" if known else "    -"
-            print(f"{flows:6}  {slack:6g}  {rate:13,.0f}  {known or '-':>8}  {ratio}   {forgiven:.1e}")
+    load_compiled()
+    all_to_all_table(args.gpus, args.slack)
+    print("what slack does to the ends")
+    for num_gpus in (32, 64):
+        slack_errors(num_gpus, 1e-3)
+    print("streams between all GPUs, one route per pair of hosts")
+    for num_gpus in (16, 32, 64):
+        compare_bundles(num_gpus)
     print("one filling of all rates, compiled and by numpy calls")
     for num_gpus in (16, 32, 64):
         for kept in (1.0, 0.5, 0.1):

@@ -13,7 +13,6 @@ from halocast.plan.scenario import load_scenario
 from halocast.plan.workload import prepare
 from halocast.sim.cluster import enlarged, load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.queued import links_for
 
 
 def run(num_ranks: int) -> None:
@@ -21,12 +20,11 @@ def run(num_ranks: int) -> None:
     cluster = enlarged(load_cluster("v100-32x6"), num_ranks)
     schedule = prepare(load_scenario("demo", ["graph.dataset=ogbn-papers100M"]), num_ranks).schedule
     made = time.perf_counter()
-    simulate(schedule, cluster, 1)
+    links = simulate(schedule, cluster, 1).meta["links"]
     first = time.perf_counter()
     simulate(schedule, cluster, 2)
     epoch_s = (time.perf_counter() - first) - (first - made)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    links = links_for(num_ranks).kind
     print(
         f"{num_ranks:5} GPUs, {links:6} links: schedule {made - start:6.2f} s, first epoch with routes "
         f"{first - made:6.2f} s, further epochs {epoch_s:6.2f} s each, peak {memory:.2f} GB",

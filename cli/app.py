@@ -22,6 +22,7 @@ from halocast.reports.table import size, text_table
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
 from halocast.sim.cluster import load_cluster
+from halocast.sim.world import StoppedError
 
 app = typer.Typer(
     add_completion=False,
@@ -58,8 +59,12 @@ def simulate(
     _at_least_1("--epochs", epochs)
     _require_trace(trace)
     chosen = load_scenario(scenario, overrides or ())
-    with status() as say:
-        prediction = predict(chosen, num_epochs=epochs, say=say)
+    try:
+        with status() as say:
+            prediction = predict(chosen, num_epochs=epochs, say=say)
+    except StoppedError as stopped:
+        _write_trace(stopped.trace, stopped.schedule, trace)
+        raise
     _write_trace(prediction.trace, prediction.workload.schedule, trace)
     if json:
         print_json(prediction.summary)
@@ -136,6 +141,8 @@ def run(
     if not isfinite(done.losses[-1]):
         note(f"warning: the loss is {done.losses[-1]} after {len(done.losses)} epochs; a smaller run.lr may help")
     scores = ", ".join(f"{name} {value:.4f}" for name, value in summary["final_accuracy"].items())
+    for line in (*execution.describe_ages(summary), *execution.describe_errors(summary)):
+        print(line)
     print(f"\nloss {done.losses[0]:.4f} -> {done.losses[-1]:.4f} in {len(done.losses)} epochs; accuracy: {scores}")
 
 

@@ -17,11 +17,11 @@ from halocast.plan.scenario import format_scenario, load_scenario
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.summary import staleness_table
 from halocast.reports.table import size, text_table
-from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule
 from halocast.sim.cluster import Cluster, list_clusters, list_devices, load_cluster, load_device
 from halocast.sim.drawing import draw_text
 from halocast.sim.figure import draw_figure
+from halocast.sim.memory import device_memory, pinned_bytes
 
 
 def _scenarios() -> list[str]:
@@ -105,12 +105,16 @@ def _staleness(workload: Workload) -> str:
 
 
 def _memory(workload: Workload) -> str:
+    schedule, cluster = workload.schedule, scenario_cluster(workload.scenario)
     lines = []
-    for rank in range(workload.schedule.num_ranks):
-        peak = memory(workload.schedule, rank)
-        largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in peak.alive[:6])
-        lines.append(f"rank {rank}: {size(peak.peak_bytes)} at {peak.at}: {largest}")
-    return "\n".join(lines)
+    for rank in range(schedule.num_ranks):
+        found = device_memory(schedule, cluster, rank)
+        largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in found.contributors[:6])
+        used, have = size(found.total_bytes), size(found.capacity_bytes)
+        fits = "fits" if found.fits else "DOES NOT FIT"
+        lines.append(f"rank {rank}: {used} of {have} at {found.at}, {fits}: {largest}")
+    pinned = [size(num_bytes) for num_bytes in pinned_bytes(schedule, cluster)]
+    return "\n".join([*lines, *(f"host {host}: {num_bytes} pinned" for host, num_bytes in enumerate(pinned))])
 
 
 _CATALOGUE: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -150,4 +151,32 @@ def summarise_run(run: Run, job: Job) -> dict[str, Any]:
         "accuracy": list(run.accuracy),
         "evaluated": {str(epoch): scores for epoch, scores in run.evaluated.items()},
         "final_accuracy": run.evaluated[last],
+        "ages": [
+            {"op": op, "reads": buffer, "rows_by_age": {str(age): rows for age, rows in ages.items()}}
+            for (op, buffer), ages in run.ages.items()
+        ],
+        "errors": [asdict(error) for error in run.errors],
     }
+
+
+def describe_ages(summary: dict[str, Any]) -> list[str]:
+    """How old stale rows really were, beside what the checker says; nothing where nothing is stale."""
+    predicted = {(row["op"], row["reads"]): row["ages"] for row in summary["staleness"]}
+    lines = []
+    for row in summary["ages"]:
+        expected = predicted.get((row["op"], row["reads"]), [])
+        if expected != [0]:
+            found = ", ".join(f"{rows:,} rows {age}" for age, rows in row["rows_by_age"].items())
+            ages = ", ".join(map(str, expected))
+            lines.append(f"{row['op']} read {row['reads']}: {found} epochs old (schedule: {ages})")
+    return lines
+
+
+def describe_errors(summary: dict[str, Any]) -> list[str]:
+    """How far stale rows were from fresh ones in the last epoch, relative to them."""
+    last = max((error["epoch"] for error in summary["errors"]), default=None)
+    lines = []
+    for error in (one for one in summary["errors"] if one["epoch"] == last):
+        off = (error["squared_error"] / error["squared_norm"]) ** 0.5 if error["squared_norm"] else 0.0
+        lines.append(f"{error['what']} of layer {error['layer']} in epoch {last}: {off:.2%} off fresh ones")
+    return lines

@@ -3,8 +3,10 @@
 Smoothing uses a running mean of what was received instead of the newest: -F of features, -G of gradients, -GF of both.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
@@ -26,6 +28,9 @@ class Smooth(StrEnum):
     FEATURES = "f"
     GRADIENTS = "g"
     BOTH = "gf"
+
+
+SUFFIX: Mapping[Smooth, str] = MappingProxyType({one: "" if one is Smooth.NONE else f"-{one}" for one in Smooth})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +71,7 @@ def pipegcn(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) ->
         matrices=(halo_matrix(halo),) if halo.num_parts > 1 else (),
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in part.ops()),
-        meta=(("method", "pipegcn"), ("sizes", halo.source)),
+        meta=(("method", "pipegcn" + SUFFIX[options.smooth]), ("sizes", halo.source)),
     )
 
 

@@ -1,1 +1,1 @@
-"""GNN specifications, their arithmetic, and (in modules.py and aggregate.py, the only torch here) the modules."""
+"""GNN specifications, their arithmetic, and the modules (torch only in modules.py, aggregate.py and attention.py)."""

@@ -13,7 +13,7 @@ from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
-from halocast.sim.queued import SHARED_RANKS, links_for
+from halocast.sim.queued import SHARED_RANKS
 
 LARGEST = 6  # contributors to memory that a summary names
 DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
@@ -52,7 +52,16 @@ def predict_on(
     if epochs <= warmup:
         raise InputError(f"{epochs} epochs: steady state needs more than {warmup} warm-up epochs for this schedule")
     say(f"simulating {schedule.num_ranks} ranks")
-    trace = simulate(schedule, cluster, epochs, world=world, record=schedule.num_ranks <= SHARED_RANKS)
+    section = workload.scenario.cluster
+    trace = simulate(
+        schedule,
+        cluster,
+        epochs,
+        world=world,
+        record=schedule.num_ranks <= SHARED_RANKS,
+        sharing=section.links,
+        tolerance=section.tolerance,
+    )
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories])
     summary |= {
@@ -60,7 +69,7 @@ def predict_on(
         "transport": str(cluster.transport),
         "device": cluster.device(0).name,
         "sizes": workload.halo.source,
-        "links": links_for(schedule.num_ranks).kind,
+        "links": trace.meta["links"],
         "constants": cluster.source,
         **_memory_summary(memories, schedule, cluster),
     }

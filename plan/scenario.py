@@ -16,6 +16,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.methods import METHODS
 from halocast.models.spec import ITEMSIZE, ModelKind, Norm
+from halocast.sim.queued import Sharing
 from halocast.sim.world import Failure, World
 
 DEFAULT = "demo"
@@ -74,7 +75,8 @@ class ModelSection:
     hidden: int = 128
     num_linear: int = 0
     dropout: float = 0.5
-    norm: Norm | None = None  # layer | none; default: as the model was published
+    heads: int = 1  # of gat's attention
+    norm: Norm | None = None  # layer | l2 | none; default: as the model was published
     precompute: bool = False
 
 
@@ -84,8 +86,11 @@ class ClusterSection:
     file: str | None = None
     gpus: int | None = None
     transport: str | None = None
+    links: Sharing = Sharing.AUTO  # shared, queued; auto: shared up to 16 ranks
+    tolerance: float = 0.0  # of shared links: the fraction of its time by which a transfer may end early
 
     def __post_init__(self) -> None:
+        require(0 <= self.tolerance < 1, f"tolerance = {self.tolerance}: needs 0 <= tolerance < 1")
         require(self.name is None or self.file is None, "give either name or file, not both")
         require(self.gpus is None or self.gpus >= 1, f"gpus = {self.gpus}: needs to be at least 1")
 

@@ -78,7 +78,7 @@ def bundled(routes: Ints, num_bytes: Floats) -> tuple[Ints, Ints]:
     each route begins."""
     if len(routes) < 2:
         return np.arange(len(routes)), np.arange(len(routes))
-    order = np.lexsort((num_bytes, *routes.T))
+    order = np.lexsort((num_bytes, *routes.T[::-1]))
     ordered = routes[order]
     return order, np.flatnonzero(np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1)))
 

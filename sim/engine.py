@@ -20,7 +20,7 @@ from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Floats, Ints
 from halocast.sim.links import Network
 from halocast.sim.meeting import Meeting, Messages, succeed
-from halocast.sim.queued import links_for
+from halocast.sim.queued import Sharing, links_for
 from halocast.sim.transports import settings_of
 from halocast.sim.world import PERFECT, Failure, StoppedError, World
 
@@ -33,10 +33,13 @@ def simulate(
     world: World = PERFECT,
     network: Callable[[simpy.Environment], Network] | None = None,
     record: bool = False,
+    sharing: Sharing = Sharing.AUTO,
+    tolerance: float = 0.0,
 ) -> Trace:
     """Run `num_epochs` of a schedule in virtual time, in a perfect world or another one.
 
-    `network` replaces the cluster's links (an oracle has none); `record` also keeps the load of every link over time.
+    `network` replaces the cluster's links (an oracle has none); `record` also keeps the load of every link over time;
+    `tolerance` lets transfers that lack at most this fraction of their time end with the next one that ends.
     A run that a failed host stops raises StoppedError, which holds the trace until then.
     """
     if schedule.num_ranks > cluster.num_ranks:
@@ -45,7 +48,8 @@ def simulate(
         )
     world.require_fits(schedule.num_ranks, 1 + cluster.host(schedule.num_ranks - 1))
     env = simpy.Environment()
-    links = network(env) if network else links_for(schedule.num_ranks)(env, cluster, factors=world.links, record=record)
+    made = links_for(schedule.num_ranks, sharing)
+    links = network(env) if network else made(env, cluster, slack=tolerance, factors=world.links, record=record)
     engine = _Engine(schedule, cluster, num_epochs, env, links, world)
     left = engine.run()
     trace = Trace(
@@ -54,10 +58,10 @@ def simulate(
         num_epochs=num_epochs,
         spans=tuple(engine.spans),
         links=links.use(),
-        meta={**dict(schedule.meta), "cluster": cluster.name, "transport": cluster.transport},
+        meta={**dict(schedule.meta), "cluster": cluster.name, "transport": cluster.transport, "links": links.kind},
     )
     if world.failure is not None and left:
-        raise StoppedError(_epitaph(world.failure, left), trace)
+        raise StoppedError(_epitaph(world.failure, left), trace, schedule)
     return trace
 
 
@@ -114,7 +118,9 @@ class _Engine:
             return []
         self.env.process(self._fail(self.world.failure, running))
         self.env.run()
-        return [self._stuck(rank, lane) for rank, lane, process in running if process.is_alive]
+        left = [(rank, lane) for rank, lane, process in running if process.is_alive]
+        remote = [place for place in left if not self._awaited(*self._doing[place])]
+        return [self._stuck(*place) for place in remote or left]  # lanes of a rank that wait for it say nothing new
 
     def _fail(self, failure: Failure, running: list[tuple[int, Lane, simpy.Process]]) -> Steps:
         yield self.env.timeout(failure.at_s)
@@ -124,13 +130,17 @@ class _Engine:
 
     def _stuck(self, rank: int, lane: Lane) -> str:
         op, epoch = self._doing[rank, lane]
-        late = [(name, epoch - lag) for name, lag in op.after if self._instance(op, name, lag, epoch) is not None]
+        late = self._awaited(op, epoch)
         if late:
             whom = ", ".join(f"its own {name} of epoch {instance}" for name, instance in late)
         else:
             absent = self._absent(op, epoch)
             whom = f"rank{'s' if len(absent) > 1 else ''} " + ", ".join(map(str, absent))
         return f"rank {rank} waits in {op.name} of epoch {epoch} for {whom}"
+
+    def _awaited(self, op: Op, epoch: int) -> list[tuple[str, int]]:
+        """Ops of its own rank that an op still waits for."""
+        return [(name, epoch - lag) for name, lag in op.after if self._instance(op, name, lag, epoch) is not None]
 
     def _absent(self, op: Op, epoch: int) -> list[int]:
         """Whom a communication waits for: the dead among its partners, else those who have not come."""

@@ -68,29 +68,31 @@ def choose(
     rates: Floats,
     capacity: Floats,
     num_real: int,
+    component: Ints,
     touched: NDArray[np.bool_],
     floor: float,
     again: NDArray[np.bool_],
     left: Floats,
     users: Ints,
 ) -> int:
-    """Choose the flows to fill again: those on touched links with a rate at or above the floor. The others keep their
-    rates, and their links what is left. Returns how many rows were chosen."""
+    """Choose the flows to fill again: those in touched components with a rate at or above the floor. The others keep
+    their rates, and their links what is left. Returns how many rows were chosen."""
     todo = 0
     for f in range(num):
         again[f] = False
-        if not touched[routes[f, 0]]:
+        if not touched[component[routes[f, 0]]]:
             continue
         again[f] = rates[f] >= floor or rates[f] == 0.0
         todo += again[f]
+        weight = weights[f]
         for k in range(routes.shape[1]):
             link = routes[f, k]
             if link == NO_LINK:
                 break
             if again[f]:
-                users[link] += weights[f]
+                users[link] += weight
             elif link < num_real:
-                left[link] -= rates[f] * weights[f]
+                left[link] -= rates[f] * weight
     return todo
 
 
@@ -136,11 +138,12 @@ def raise_rates(
                 again[f] = False
                 rates[f] = share
                 todo -= 1
+                weight = weights[f]
                 for link in routes[f]:
                     if link == NO_LINK:
                         break
-                    left[link] -= share * weights[f]
-                    users[link] -= weights[f]
+                    left[link] -= share * weight
+                    users[link] -= weight
 
 
 def advance(num: int, remaining: Floats, rates: Floats, dt: float) -> None:
@@ -169,12 +172,13 @@ def retire(
     ids: Ints,
     now: float,
     slack: float,
+    component: Ints,
     touched: NDArray[np.bool_],
     out: Ints,
 ) -> tuple[int, int, float, float, float]:
-    """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, a link of
-    each is marked as touched. Returns how many rows are left, how many flows ended, the smallest of their rates, the
-    bytes that slack forgave, and the largest fraction of its duration that it took off one of them."""
+    """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, their components
+    are marked as touched. Returns how many rows are left, how many flows ended, the smallest of their rates, the bytes
+    that slack forgave, and the largest fraction of its duration that it took off one of them."""
     found, floor, forgiven, shortened = 0, np.inf, 0.0, 0.0
     f = 0
     while f < num:
@@ -190,7 +194,7 @@ def retire(
         forgiven += max(remaining[f], 0.0)
         if lacks_s > shortened * duration_s:
             shortened = min(slack, lacks_s / max(duration_s, lacks_s))
-        touched[routes[f, 0]] = True
+        touched[component[routes[f, 0]]] = True
         weights[f] -= 1
         if weights[f] > 0:
             heads[f] = head + 1

@@ -120,7 +120,7 @@ class Flows:
         self.forgiven_bytes = 0.0
         self._shortened = 0.0
         self._active = Bundles()
-        self._touched = np.zeros(len(self.capacity), dtype=np.bool_)  # links whose flows are to be filled again,
+        self._touched = np.zeros(len(self.capacity), dtype=np.bool_)  # components to fill again,
         self._floor = np.inf  # from this rate on
         self._component: Ints = np.zeros(len(self.capacity), dtype=np.int64)
         self._batches: dict[int, tuple[Ints, Done, int]] = {}  # names, whom to tell, how many are under way
@@ -184,12 +184,11 @@ class Flows:
         self._updated_s = self._env.now
 
     def _settle(self) -> None:
-        """Give flows new rates, once for all that starts, ends and changes at this instant, and wait for an end."""
+        """Take in what has started or changed at this instant, and fill once for that and for what has ended."""
         self._advance()
-        changed = self._is_pending()
         self._floor = min(self._floor, self._rescale(), self._take_in())
         self._fill()
-        (self._end if changed else self._plan)()
+        self._end()
 
     def _take_in(self) -> float:
         """The flows that have started; returns the rate below which they change nothing."""
@@ -206,27 +205,27 @@ class Flows:
             self._component = np.arange(len(self.capacity))
         active.add(routes, num_bytes, ids, self._env.now)
         self._call(connect, active.routes, first, self._component)
-        self._touched[routes[:, 0]] = True
+        self._touched[self._component[routes[:, 0]]] = True  # as is what these flows connect to touched parts
         floor: float = self._call(start_floor, active.routes, active.weights, first, self.capacity, self._num_real)
         return floor
 
     def _rescale(self) -> float:
         """The links that have changed; returns the rate below which they change nothing."""
+        if not self._scales:
+            return np.inf
         for links, factor in self._scales:
             self.capacity[links] = self._first_capacity[links] * factor
-        changed, self._scales = bool(self._scales), []
-        self._touched |= changed
-        return 0.0 if changed else np.inf
+        self._scales = []
+        self._touched[:] = True
+        return 0.0
 
     def _fill(self) -> None:
-        """New rates for the flows connected to touched links that are not slower than the floor."""
+        """New rates for the flows in touched components that are not slower than the floor."""
         active = self._active
-        parts = np.zeros(len(self.capacity), dtype=np.bool_)
-        parts[self._component[self._touched]] = True
         again, left = np.empty(active.num, dtype=np.bool_), self.capacity.copy()
         users = np.zeros(len(left), dtype=np.int64)
         common = active.routes, active.weights, active.rates, self.capacity, self._num_real
-        todo = self._call(choose, *common, parts[self._component], self._floor * NEAR, again, left, users)
+        todo = self._call(choose, *common, self._component, self._touched, self._floor * NEAR, again, left, users)
         self._call(raise_rates, *common, again, left, users, todo)
         self._touched[:] = False
         self._floor = np.inf
@@ -250,7 +249,9 @@ class Flows:
         ended = self._retire()
         self._tell(ended)
         if not self._is_pending():
-            (self._settle if len(ended) else self._plan)()
+            if len(ended) and self._active.num:
+                self._fill()
+            self._plan()
 
     def _retire(self) -> Ints:
         active = self._active
@@ -267,6 +268,7 @@ class Flows:
             active.ids,
             self._env.now,
             self.slack,
+            self._component,
             self._touched,
             out,
         )

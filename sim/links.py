@@ -70,6 +70,11 @@ class Moving:
 class Network(Protocol):
     moving: Moving
 
+    @property
+    def kind(self) -> str:
+        """What an answer says about how links were divided."""
+        ...
+
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None: ...
 
     def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None: ...
@@ -83,6 +88,8 @@ class Network(Protocol):
 
 class UnlimitedLinks:
     """Any transfer takes no time: the limit in which the maximum cycle ratio is exact."""
+
+    kind = "unlimited"
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -106,8 +113,6 @@ class UnlimitedLinks:
 class SharedLinks:
     """All flows of a cluster, sharing its links max-min fairly; `factors` of links that are slower than described."""
 
-    kind = "shared"
-
     def __init__(
         self,
         env: simpy.Environment,
@@ -125,6 +130,13 @@ class SharedLinks:
         self.flows = Flows(env, self.topology.capacities(), self.stages.caps, slack, record=record)
         self.moving = Moving(cluster.num_ranks)
         self._slowdown = settings_of(cluster).transfer_slowdown
+
+    @property
+    def kind(self) -> str:
+        if self.flows.slack == 0:
+            return "shared"
+        share = self.flows.forgiven_bytes / max(1.0, self.flows.num_bytes)
+        return f"shared, transfers up to {self.flows.error_bound():.2g} of their time early, {share:.2g} of all bytes"
 
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
         self.moving.begin(source)

@@ -7,7 +7,7 @@ turns them into a graph, `links` into time.
 from dataclasses import dataclass, field
 
 from halocast.base.records import require
-from halocast.sim.tables import AllReduce, Efficiency, LinkKind, Per, Transport
+from halocast.sim.tables import AllReduce, Efficiency, LinkKind, Per, Streams, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,7 @@ class Gloo:
     stream_bytes_per_s: float  # of one TCP stream: each pair of ranks has one
     host_bytes_per_s: float  # of all streams of a host together
     latency_s: float
+    streams: Streams = Streams.MESSAGE
     chunk_bytes: float | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
     compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run

@@ -7,6 +7,7 @@ would be under fair sharing; in between, early starters are served too soon and 
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 import numpy as np
 import simpy
@@ -25,13 +26,16 @@ class QueuedLinks(SharedLinks):
     Compute slows its rank's transfers only at the moment they are queued.
     """
 
-    kind = "queued"
+    @property
+    def kind(self) -> str:
+        return "queued"
 
     def __init__(
         self,
         env: simpy.Environment,
         cluster: Cluster,
         *,
+        slack: float = 0.0,  # nothing is ended early here
         factors: Mapping[str, float] = ALL_WELL,
         record: bool = False,
     ) -> None:
@@ -94,6 +98,15 @@ class QueuedLinks(SharedLinks):
         after(self._env, float(when.max()) - self._env.now, lambda: done(names))
 
 
-def links_for(num_ranks: int) -> type[SharedLinks]:
-    """Exact sharing where it takes seconds, queues beyond."""
-    return SharedLinks if num_ranks <= SHARED_RANKS else QueuedLinks
+class Sharing(StrEnum):
+    """How links are divided among what they carry."""
+
+    AUTO = "auto"  # shared where that takes seconds, queued beyond
+    SHARED = "shared"  # max-min fair at every moment
+    QUEUED = "queued"  # first come, first served
+
+
+def links_for(num_ranks: int, sharing: Sharing = Sharing.AUTO) -> type[SharedLinks]:
+    if sharing is Sharing.AUTO:
+        sharing = Sharing.SHARED if num_ranks <= SHARED_RANKS else Sharing.QUEUED
+    return {Sharing.SHARED: SharedLinks, Sharing.QUEUED: QueuedLinks}[sharing]

@@ -31,6 +31,13 @@ class Per(StrEnum):
     DEVICE = "device"
 
 
+class Streams(StrEnum):
+    """What has the rate of a stream for itself."""
+
+    MESSAGE = "message"  # each message: the rate is that of the thread that copies and sends it
+    PAIR = "pair"  # all that goes from one rank to another at a time: the rate is that of their socket
+
+
 class AllReduce(StrEnum):
     RING = "ring"  # 2(P-1) steps, each rank sends 2(P-1)/P of the payload
     TREE = "tree"  # 2 log2 P steps, the whole payload up and down
@@ -183,6 +190,7 @@ class GlooTable(Table):
     stream_gbytes_per_s: float
     host_gbytes_per_s: float
     latency_us: float
+    streams: Streams = Streams.MESSAGE
     chunk_mbytes: float | None = None
     compute_slowdown: float = 1.0
     transfer_slowdown: float = 1.0

@@ -7,7 +7,7 @@ for copies, per pair of hosts for streams, per pair of devices for peer to peer.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,9 +15,11 @@ import numpy as np
 
 from halocast.sim.cluster import AllReduce, Cluster, Gloo, Nccl, Transport
 from halocast.sim.fairshare import NO_LINK, Floats, Ints
+from halocast.sim.tables import Streams
 from halocast.sim.topology import Route, Topology
 
 MOST_CHUNKS = 64  # of one message; more would only cost events
+MOST_PAIRED = 16  # ranks that have a link for the stream of every pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +86,13 @@ class GlooStages:
         self._hosts: Ints = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
         used = sorted(set(self._hosts.tolist()))
         self._cpu = {host: topology.add_shared(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}
+        # large clusters do without a link per pair: there a stream only caps each of its messages
+        self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
         self._slowed = gloo.transfer_slowdown > 1  # then each rank has a cap of its own, else all share one value
         self.caps = np.full(cluster.num_ranks if self._slowed else 1, gloo.stream_bytes_per_s)
+        self._first_stream = len(topology.names)
+        for a, b in product(range(cluster.num_ranks), repeat=2) if self._paired else ():
+            topology.add_shared(f"stream {a} > {b}", gloo.stream_bytes_per_s)
         self.chunk_bytes = gloo.chunk_bytes
         self.num, self.wire = (3, 1) if cluster.staged else (1, 0)
         self._streams: dict[int, tuple[Ints, Floats]] = {}
@@ -94,15 +101,19 @@ class GlooStages:
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         if stage == self.wire:
             routes, latency_s = self._from_host(int(self._hosts[source]))
-            return with_last(routes, self._cap(source))[self._hosts], latency_s[self._hosts]
+            return with_last(routes[self._hosts], self._ends(source)), latency_s[self._hosts]
         routes, latency_s = self._all_copies(stage > self.wire)
         if stage > self.wire:
             return routes, latency_s
         num = self._cluster.num_ranks
         return np.broadcast_to(routes[source], (num, routes.shape[1])), np.broadcast_to(latency_s[source], num)
 
-    def _cap(self, source: int) -> int:
-        return len(self._topology.names) + (source if self._slowed else 0)
+    def _ends(self, source: int) -> Ints:
+        """The last link to every rank: the pair's stream, or the cap of one message."""
+        num = self._cluster.num_ranks
+        if self._paired:
+            return self._first_stream + source * num + np.arange(num)
+        return np.full(num, len(self._topology.names) + (source if self._slowed else 0))
 
     def _from_host(self, here: int) -> tuple[Ints, Floats]:
         """Streams from a host to every host, without their cap."""
@@ -132,7 +143,7 @@ class GlooStages:
 
     def own_links(self, rank: int) -> Ints:
         copies = [*self._copy(rank, True)[-1:], *self._copy(rank, False)[:1]] if self.num > 1 else []
-        return np.array([self._cap(rank), *copies])
+        return np.array([*np.unique(self._ends(rank)), *copies])
 
 
 class NcclStages:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from halocast.base.delays import Delay, delay_s
 from halocast.base.errors import RunError
 from halocast.base.records import require
+from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace
 from halocast.sim.topology import Topology
 
@@ -54,9 +55,9 @@ PERFECT = World()
 class StoppedError(RunError):
     """A simulated run that could not go on: what every rank waited for, and the trace until then."""
 
-    def __init__(self, message: str, trace: Trace) -> None:
+    def __init__(self, message: str, trace: Trace, schedule: Schedule) -> None:
         super().__init__(message)
-        self.trace = trace
+        self.trace, self.schedule = trace, schedule
 
 
 def degrade(topology: Topology, factors: Mapping[str, float]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from schedules import PROMISED
 
 from halocast.cli import run
+from halocast.methods import METHODS
 
 SMALL = ["--set", "graph.nodes=400", "--set", "graph.degree=8", "--set", "model.hidden=16", "--set", "run.epochs=6"]
 TINY = ["--set", "graph.nodes=5", "--set", "graph.degree=2", "--set", "graph.classes=2"]
@@ -77,14 +78,19 @@ def test_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compare_writes_a_report_and_says_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(["compare", *SMALL, "--execute", "--out", str(tmp_path / "r")]) == 0
+    methods = ["--methods", "vanilla,pipegcn-gf"]
+    assert run(["compare", *SMALL, *methods, "--execute", "--out", str(tmp_path / "r")]) == 0
     out = capsys.readouterr().out
     assert f"report: {tmp_path / 'r' / 'report.md'}" in out
     rows = json.loads((tmp_path / "r" / "results.json").read_text())
-    assert [(row["source"], row["cluster"]) for row in rows] == [
-        ("simulated", "rtx2080ti-x10-pcie3"),
-        ("simulated", "cpu-local"),
-        ("executed", "this machine"),
+    assert [(row["method"], row["source"], row["cluster"]) for row in rows] == [
+        (method, source, cluster)
+        for method in ("vanilla", "pipegcn-gf")
+        for source, cluster in (
+            ("simulated", "rtx2080ti-x10-pcie3"),
+            ("simulated", "cpu-local"),
+            ("executed", "this machine"),
+        )
     ]
     # the scenario in the report is complete: it reproduces the prediction
     again = said(capsys, "simulate", str(tmp_path / "r" / "scenario.toml"), "--json")
@@ -99,7 +105,8 @@ def test_traces_are_written_and_identical_from_run_to_run(capsys: pytest.Capture
 
 def test_list_names_everything(capsys: pytest.CaptureFixture[str]) -> None:
     found = said(capsys, "list", "--json")
-    assert found["methods"] == ["vanilla"]
+    assert found["methods"] == list(METHODS)
+    assert {"vanilla", "pipegcn", "pipegcn-gf", "digest", "digest-a"} <= set(METHODS)
     assert {"rtx2080ti-x10-pcie3", "a5000-2x4-pcie4-ib200"} <= set(found["clusters"])
     assert {"reddit", "ogbn-papers100M"} <= set(found["datasets"])
     assert {"a100-80", "cpu", "mi60"} <= set(found["devices"])
@@ -258,7 +265,7 @@ def test_a_taken_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_installed_command_gives_exit_codes_and_no_traceback() -> None:
     command = [str(Path(sys.executable).parent / "halocast")]
     good = subprocess.run([*command, "list", "methods"], capture_output=True, text=True, check=False)
-    assert (good.returncode, good.stdout) == (0, "methods: vanilla\n")
+    assert (good.returncode, good.stdout) == (0, f"methods: {', '.join(METHODS)}\n")
     bad = subprocess.run([*command, "simulate", "x.toml"], capture_output=True, text=True, check=False)
     assert (bad.returncode, bad.stdout, bad.stderr) == (
         2,

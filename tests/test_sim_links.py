@@ -14,6 +14,7 @@ import simpy
 
 from halocast.sim.cluster import AllReduce, Cluster, Gloo, Nccl, Nic, Nvlink, Pcie, Transport, load_cluster, load_device
 from halocast.sim.links import SharedLinks, UnlimitedLinks, after
+from halocast.sim.tables import Streams
 from halocast.sim.transports import STAGES, tree_edges
 
 GLOO = Cluster(
@@ -106,6 +107,14 @@ def test_a_degraded_link_has_a_fraction_of_its_capacity_in_one_direction() -> No
         links.send(source, np.array([target]), np.array([100]), lambda _, times: ends.append(float(times[0])))
     env.run()
     assert sorted(ends) == [(0.5 + 1) + (1 + 3 + 20) + (0.5 + 1), (0.5 + 1) + (1 + 3 + 40) + (0.5 + 1)]
+
+
+def test_messages_of_a_pair_share_its_stream_if_that_is_what_is_limited() -> None:
+    assert GLOO.gloo is not None
+    paired = replace(GLOO, gloo=replace(GLOO.gloo, streams=Streams.PAIR))
+    both = [(0.0, 0, 1, 100), (0.0, 0, 1, 100)]
+    assert arrivals(GLOO, both)[0] == (0.5 + 2) + (1 + 10) + (0.5 + 2)
+    assert arrivals(paired, both)[0] == (0.5 + 2) + (1 + 20) + (0.5 + 2)
 
 
 def test_cpu_processes_have_nothing_to_stage() -> None:

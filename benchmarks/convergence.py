@@ -1,0 +1,156 @@
+"""Prints what stale rows cost in accuracy: every method against vanilla after as many epochs, and draws the curves.
+
+All methods of a graph share model, optimiser, epochs and seeds; nothing is chosen per method. Final accuracies are
+exact evaluations of the weights a run ends with. Curves are of the training forward (dropout on, rows as stale as
+they were): an evaluation in between would make ranks meet that otherwise run freely. In digest-a a rank that is done
+leaves the others to train on their parts alone, and one that is ahead trains on its own; `bound` says by how many
+epochs at most.
+"""
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from halocast.cli.execution import make_job
+from halocast.exec.launch import Run, execute
+from halocast.graph.parts import iter_parts
+from halocast.plan.scenario import load_scenario
+from halocast.plan.workload import prepare
+from halocast.reports.curves import Panel, draw_curves
+
+RANKS = 2
+MODEL = ("model.kind=sage", "model.layers=3", "model.hidden=64", "model.dropout=0.5", "model.precompute=true")
+RUN = ("run.lr=0.01", "run.threads=1")
+SYNTHETIC = ("graph.nodes=4000", "graph.degree=8", "graph.classes=6", "graph.features=32", "graph.mixing=0.3")
+REAL = ("pubmed", "amazon-computers")
+ERRORS_OF = ("pipegcn", "pipegcn-gf")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A method with its options, and how many points of accuracy it may lose."""
+
+    name: str
+    settings: tuple[str, ...]
+    allowed: float | None  # None: printed to be seen, promised by nobody
+
+
+CASES = (
+    Case("vanilla", ("method.name=vanilla",), 0.0),
+    *(Case(name, (f"method.name={name}",), 1.0) for name in ("pipegcn", "pipegcn-f", "pipegcn-g", "pipegcn-gf")),
+    *(Case(f"digest N={n}", ("method.name=digest", f"method.interval={n}"), 2.0) for n in (1, 5, 10)),
+    Case("digest-a bound 1", ("method.name=digest-a", "method.bound=1"), 2.0),
+    Case("digest-a", ("method.name=digest-a",), None),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    case: Case
+    final: tuple[float, ...]  # test accuracy in per cent, by seed
+    curve: tuple[float, ...]  # of the training forward, mean over seeds
+
+    @property
+    def mean(self) -> float:
+        return statistics.mean(self.final)
+
+
+def train(settings: Sequence[str], seed: int) -> Run:
+    scenario = load_scenario(None, [*MODEL, *RUN, *settings, f"run.seed={seed}", f"graph.seed={seed}"])
+    workload = prepare(scenario, RANKS, data=True)
+    assert workload.graph is not None
+    assert workload.assignment is not None
+    return execute(make_job(workload, "gloo"), iter_parts(workload.graph, workload.assignment))
+
+
+def compare(graph: Sequence[str], num_epochs: int, seeds: Sequence[int], cases: Sequence[Case] = CASES) -> list[Result]:
+    results = []
+    for case in cases:
+        runs = [train([*graph, *case.settings, f"run.epochs={num_epochs}"], seed) for seed in seeds]
+        curves = np.array([[100 * epoch["test"] for epoch in run.accuracy] for run in runs])
+        final = tuple(100 * run.evaluated[num_epochs - 1]["test"] for run in runs)
+        results.append(Result(case=case, final=final, curve=tuple(curves.mean(axis=0).tolist())))
+    return results
+
+
+def print_table(title: str, results: Sequence[Result]) -> None:
+    vanilla = results[0].mean
+    print(f"{title}\n  {'method':18}{'test accuracy':>14}{'to vanilla':>12}{'allowed':>9}   by seed")
+    for result in results:
+        allowed = "" if result.case.allowed is None else f"{-result.case.allowed:.0f}"
+        seeds = " ".join(f"{value:.2f}" for value in result.final)
+        print(f"  {result.case.name:18}{result.mean:14.2f}{result.mean - vanilla:+12.2f}{allowed:>9}   {seeds}")
+
+
+def accuracy_panel(title: str, results: Sequence[Result]) -> Panel:
+    top = max(result.mean for result in results)
+    return Panel(
+        title=title,
+        y_label="test accuracy while training, %  (•: exact, at the end)",
+        curves={result.case.name: result.curve for result in results},
+        final={result.case.name: result.mean for result in results},
+        y_range=(top - 40, min(100.0, top + 3)),
+    )
+
+
+def relative_errors(run: Run, what: str) -> dict[int, list[float]]:
+    """By layer, per epoch: the norm of (stale - fresh) over that of the fresh rows."""
+    found: dict[int, list[float]] = {}
+    for error in run.errors:
+        if error.what == what and error.layer > 0 and error.squared_norm > 0:
+            found.setdefault(error.layer, []).append(float(np.sqrt(error.squared_error / error.squared_norm)))
+    return found
+
+
+def error_panels(num_epochs: int) -> list[Panel]:
+    """How far stale rows and gradients of the synthetic graph are from fresh ones, with and without smoothing."""
+    settings = (*SYNTHETIC, "run.errors=true", f"run.epochs={num_epochs}")
+    runs = {name: train([*settings, f"method.name={name}"], seed=0) for name in ERRORS_OF}
+    print(f"relative error of stale rows, synthetic, mean of the last {num_epochs // 4} of {num_epochs} epochs")
+    panels = []
+    for what in ("features", "gradients"):
+        curves = {
+            f"{name}, layer {layer}": values
+            for name, run in runs.items()
+            for layer, values in relative_errors(run, what).items()
+        }
+        for name, values in curves.items():
+            print(f"  {what:10} {name:22} {statistics.mean(values[-(num_epochs // 4) :]):6.3f}")
+        panels.append(
+            Panel(title=f"error of stale {what}", y_label="‖stale − fresh‖ / ‖fresh‖", curves=curves, logarithmic=True)
+        )
+    return panels
+
+
+def graphs(data: Path) -> dict[str, tuple[str, ...]]:
+    """The synthetic graph, and of the real ones those that are there."""
+    real = {name: (f"graph.dataset={data / name}.npz",) for name in REAL if (data / f"{name}.npz").exists()}
+    return {"synthetic": SYNTHETIC, **real}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of real graphs (.npz)")
+    parser.add_argument("--graphs", nargs="+", default=["synthetic", *REAL], help="which of them, if they are there")
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("reports-out/convergence.png"))
+    args = parser.parse_args()
+    panels = []
+    for name, settings in graphs(args.data).items():
+        if name not in args.graphs:
+            continue
+        results = compare(settings, args.epochs, range(args.seeds))
+        print_table(f"{name}, {RANKS} METIS parts, {args.epochs} epochs, mean of {args.seeds} seeds", results)
+        panels.append(accuracy_panel(name, results))
+    panels += error_panels(args.epochs)
+    draw_curves(args.out, panels)
+    print(f"curves: {args.out}")
+
+
+if __name__ == "__main__":
+    main()
