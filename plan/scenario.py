@@ -180,6 +180,7 @@ class Scenario:
         return ITEMSIZE[self.run.dtype]
 
 
+ALTERNATIVES = {"file": "name", "name": "file"}  # how to say which cluster
 SECTIONS = tuple(f.name for f in fields(Scenario))
 _RECORDS = {
     "graph": GraphSection,
@@ -200,7 +201,10 @@ def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Sce
         cluster["file"] = str(found.parent / cluster["file"])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
         section, key, value = parse_override(override)
-        tables.setdefault(section, {})[key] = value
+        table = tables.setdefault(section, {})
+        if section == "cluster" and key in ALTERNATIVES:
+            table.pop(ALTERNATIVES[key], None)  # the one replaces the other
+        table[key] = value
     return build_scenario(tables, where)
 
 

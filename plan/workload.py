@@ -128,6 +128,7 @@ def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
         kind=model.kind,
         layers=model.layers,
         hidden=model.hidden,
+        heads=model.heads,
         num_linear=model.num_linear,
         dropout=model.dropout,
         norm=model.norm or USUAL_NORM[model.kind],

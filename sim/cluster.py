@@ -73,9 +73,12 @@ def load_cluster(
     path = _cluster_path(name_or_path)
     tables = read_toml(path)
     try:
-        return _cluster(tables, path, gpus, transport)
+        cluster = _cluster(tables, path, gpus, transport)
     except InputError as error:
         raise MachineError(str(error)) from None
+    most = len(cluster.hosts)
+    require(gpus is None or 1 <= gpus <= most, f"gpus = {gpus}: cluster {path.stem} has 1 to {most} ({path})")
+    return cluster
 
 
 def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: str | None) -> Cluster:
@@ -87,7 +90,7 @@ def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: st
         description=table.description,
         source=table.source,
         hosts=tuple(host for host, names in enumerate(hosts) for _ in names),
-        devices=devices[: _num_ranks(len(devices), gpus, path)],
+        devices=devices[: max(1, gpus or len(devices))],
         transport=_transport(table, transport, devices, path),
         pcie=_link(Pcie, table.pcie),
         nvlink=_link(Nvlink, table.nvlink),
@@ -152,13 +155,6 @@ def _cluster_path(name_or_path: str | os.PathLike[str]) -> Path:
     if name_or_path not in list_clusters():
         raise unknown("cluster", name_or_path, list_clusters(), "a cluster is a name or a .toml file")
     return _machines() / f"{name_or_path}.toml"
-
-
-def _num_ranks(most: int, gpus: int | None, path: Path) -> int:
-    if gpus is None:
-        return most
-    require(1 <= gpus <= most, f"gpus = {gpus}: cluster {path.stem} has 1 to {most} ({path})")
-    return gpus
 
 
 def _transport(table: ClusterTable, asked: str | None, devices: Iterable[Device], path: Path) -> Transport:

@@ -255,7 +255,7 @@ class Flows:
 
     def _retire(self) -> Ints:
         active = self._active
-        out = np.empty_like(active.ids)
+        out = np.empty(len(active.ids), dtype=np.int64)
         active.num, count, floor, forgiven, shortened = self._call(
             retire,
             active.routes,
