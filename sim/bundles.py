@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from halocast.sim.fairshare import NO_LINK, Floats, Ints
+from halocast.sim.fairshare import NO_LINK, Floats, Ints, Small
 
 LEAST_ROOM = 1024  # flows
 
@@ -21,8 +21,8 @@ class Bundles:
 
     def __init__(self) -> None:
         self.num = 0
-        self.routes: Ints = np.zeros((0, 1), dtype=np.int64)
-        self.weights: Ints = np.zeros(0, dtype=np.int64)  # flows left
+        self.routes: Small = np.zeros((0, 1), dtype=np.int32)
+        self.weights: Small = np.zeros(0, dtype=np.int32)  # flows left
         self.heads: Ints = np.zeros(0, dtype=np.int64)  # the smallest flow left
         self.remaining: Floats = np.zeros(0)  # bytes it lacks
         self.rates: Floats = np.zeros(0)  # of each flow
@@ -49,7 +49,7 @@ class Bundles:
 
     def loads(self) -> tuple[Ints, Floats]:
         """Routes, and what all flows of each move per second."""
-        return self.routes[: self.num], self.rates[: self.num] * self.weights[: self.num]
+        return self.routes[: self.num].astype(np.int64), self.rates[: self.num] * self.weights[: self.num]
 
     def _make_room(self, num_rows: int, num_places: int, width: int) -> None:
         if self._num_places + num_places > len(self.sizes):
@@ -83,7 +83,7 @@ def bundled(routes: Ints, num_bytes: Floats) -> tuple[Ints, Ints]:
     return order, np.flatnonzero(np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1)))
 
 
-def widened(routes: Ints, width: int) -> Ints:
+def widened(routes: NDArray[Any], width: int) -> NDArray[Any]:
     short = width - routes.shape[1]
     return np.pad(routes, ((0, 0), (0, short)), constant_values=NO_LINK) if short else routes
 

@@ -164,7 +164,7 @@ class SharedLinks:
             return
         routes, latency_s = self.stages.table(stage, source)
         loads = sizes * self.stages.overhead if stage == self.stages.wire else sizes
-        for delay_s in np.unique(latency_s[targets]).tolist():
+        for delay_s in sorted(set(latency_s[targets].tolist())):
             some = targets[latency_s[targets] == delay_s]
             self._start(
                 delay_s,

@@ -97,16 +97,24 @@ class GlooStages:
         self.num, self.wire = (3, 1) if cluster.staged else (1, 0)
         self._streams: dict[int, tuple[Ints, Floats]] = {}
         self._copies: dict[bool, tuple[Ints, Floats]] = {}
+        self._wires: dict[int, tuple[Ints, Floats]] = {}
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         if stage == self.wire:
-            routes, latency_s = self._from_host(int(self._hosts[source]))
-            return with_last(routes[self._hosts], self._ends(source)), latency_s[self._hosts]
+            return self._wire(source)
         routes, latency_s = self._all_copies(stage > self.wire)
         if stage > self.wire:
             return routes, latency_s
         num = self._cluster.num_ranks
         return np.broadcast_to(routes[source], (num, routes.shape[1])), np.broadcast_to(latency_s[source], num)
+
+    def _wire(self, source: int) -> tuple[Ints, Floats]:
+        """Streams to every rank; those of a host's ranks are the same unless they have links or caps of their own."""
+        key = source if self._paired or self._slowed else -1 - int(self._hosts[source])
+        if key not in self._wires:
+            routes, latency_s = self._from_host(int(self._hosts[source]))
+            self._wires[key] = with_last(routes[self._hosts], self._ends(source)), latency_s[self._hosts]
+        return self._wires[key]
 
     def _ends(self, source: int) -> Ints:
         """The last link to every rank: the pair's stream, or the cap of one message."""
