@@ -67,23 +67,25 @@ def train(settings: Sequence[str], seed: int) -> Run:
     return execute(make_job(workload, "gloo"), iter_parts(workload.graph, workload.assignment))
 
 
-def compare(graph: Sequence[str], num_epochs: int, seeds: Sequence[int], cases: Sequence[Case] = CASES) -> list[Result]:
-    results = []
-    for case in cases:
-        runs = [train([*graph, *case.settings, f"run.epochs={num_epochs}"], seed) for seed in seeds]
-        curves = np.array([[100 * epoch["test"] for epoch in run.accuracy] for run in runs])
-        final = tuple(100 * run.evaluated[num_epochs - 1]["test"] for run in runs)
-        results.append(Result(case=case, final=final, curve=tuple(curves.mean(axis=0).tolist())))
+def run_case(case: Case, graph: Sequence[str], num_epochs: int, seeds: Sequence[int]) -> Result:
+    runs = [train([*graph, *case.settings, f"run.epochs={num_epochs}"], seed) for seed in seeds]
+    curves = np.array([[100 * epoch["test"] for epoch in run.accuracy] for run in runs])
+    final = tuple(100 * run.evaluated[num_epochs - 1]["test"] for run in runs)
+    return Result(case=case, final=final, curve=tuple(curves.mean(axis=0).tolist()))
+
+
+def compare(graph: Sequence[str], num_epochs: int, seeds: Sequence[int]) -> list[Result]:
+    """All cases, vanilla first; prints a row as soon as it is known."""
+    print(f"  {'method':18}{'test accuracy':>14}{'to vanilla':>12}{'allowed':>9}   by seed", flush=True)
+    results: list[Result] = []
+    for case in CASES:
+        result = run_case(case, graph, num_epochs, seeds)
+        results.append(result)
+        allowed = "" if case.allowed is None else f"{-case.allowed:.0f}"
+        by_seed = " ".join(f"{value:.2f}" for value in result.final)
+        change = result.mean - results[0].mean
+        print(f"  {case.name:18}{result.mean:14.2f}{change:+12.2f}{allowed:>9}   {by_seed}", flush=True)
     return results
-
-
-def print_table(title: str, results: Sequence[Result]) -> None:
-    vanilla = results[0].mean
-    print(f"{title}\n  {'method':18}{'test accuracy':>14}{'to vanilla':>12}{'allowed':>9}   by seed")
-    for result in results:
-        allowed = "" if result.case.allowed is None else f"{-result.case.allowed:.0f}"
-        seeds = " ".join(f"{value:.2f}" for value in result.final)
-        print(f"  {result.case.name:18}{result.mean:14.2f}{result.mean - vanilla:+12.2f}{allowed:>9}   {seeds}")
 
 
 def accuracy_panel(title: str, results: Sequence[Result]) -> Panel:
@@ -144,9 +146,8 @@ def main() -> None:
     for name, settings in graphs(args.data).items():
         if name not in args.graphs:
             continue
-        results = compare(settings, args.epochs, range(args.seeds))
-        print_table(f"{name}, {RANKS} METIS parts, {args.epochs} epochs, mean of {args.seeds} seeds", results)
-        panels.append(accuracy_panel(name, results))
+        print(f"{name}, {RANKS} METIS parts, {args.epochs} epochs, mean of {args.seeds} seeds")
+        panels.append(accuracy_panel(name, compare(settings, args.epochs, range(args.seeds))))
     panels += error_panels(args.epochs)
     draw_curves(args.out, panels)
     print(f"curves: {args.out}")

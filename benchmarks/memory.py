@@ -1,31 +1,20 @@
-"""Predicted against published memory: `python benchmarks/memory.py measured.csv`.
+"""Predicted against published memory: `python benchmarks/memory.py [measured.csv]`.
 
-Takes the rows `memory_gb` (one rank, or the mean over ranks) and `memory_gb_max` whose method and model exist here.
+Takes the rows `memory_gb` (one rank, or the mean over ranks) and `memory_gb_max` whose scenario can be built here.
 Sizes come from cards, so which part a published rank held is unknown: the prediction is the mean over ranks, and the
 range is printed beside it.
 """
 
-import csv
-import json
 import sys
 from collections.abc import Iterator
-from types import MappingProxyType
-from typing import Any
+from pathlib import Path
 
-from halocast.methods import METHODS
-from halocast.models.spec import ModelKind, Norm
-from halocast.plan.scenario import build_scenario
+from halocast.base.errors import InputError
+from halocast.plan.rows import Row, Setting, own_figures, read_rows, setting_of
 from halocast.plan.workload import prepare
-from halocast.sim.cluster import load_cluster
 from halocast.sim.memory import DeviceMemory, device_memory
 
 GIB = 2**30
-# What is published: torch's own count, or the whole device (no allocator in that code, so what the driver shows).
-WHOLE_DEVICE = frozenset({"mithril-log"})
-# Models as the two code bases build them: the scripts of the one normalise every model, the other none.
-NORM = MappingProxyType({"sylvie": Norm.LAYER, "mithril-log": Norm.NONE})
-# Options of a published row -> ours; those without one here describe the run, not the method.
-OPTIONS = MappingProxyType({"p": "rate", "stages": "stages", "ways": "ways", "chunks": "chunks"})
 NOTES = """
 sylvie: torch's max_memory_allocated of rank 0, whose part is unknown: the range is what any part would need. Evaluation
   is on the CPU in the code it derives from, so it adds nothing. That code keeps the edges three times (COO, CSC and CSR
@@ -39,47 +28,31 @@ mithril-log: taken as the whole device, of a C++ system without autograd or a ca
 """
 
 
-def published(path: str) -> Iterator[dict[str, str]]:
+def published(path: Path) -> Iterator[tuple[Row, Setting]]:
     """Rows of memory that our methods and models can express, without repetitions."""
     seen = set()
-    with open(path, encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            key = tuple(row[name] for name in row if name != "where")
-            known = row["method"] in METHODS and row["model"] in list(ModelKind)
-            if row["metric"].startswith("memory_gb") and known and key not in seen:
-                seen.add(key)
-                yield row
+    for row in read_rows(path):
+        key = tuple(row[name] for name in row if name != "where")
+        if not row["metric"].startswith("memory_gb") or key in seen:
+            continue
+        seen.add(key)
+        try:
+            yield row, setting_of(row)
+        except InputError as error:
+            print(f"{row['source']} {row['dataset']} {row['method']}: {error}")
 
 
-def predicted(row: dict[str, str]) -> list[DeviceMemory]:
-    params = json.loads(row["params"])
-    cluster = load_cluster(row["testbed"], gpus=int(row["gpus"]))
-    fields = METHODS[row["method"]].options.__dataclass_fields__
-    options = {OPTIONS[key]: value for key, value in params.items() if OPTIONS.get(key) in fields}
-    tables: dict[str, dict[str, Any]] = {
-        "graph": {"dataset": row["dataset"], "source": "card", "inductive": row["train_graph"] == "inductive"},
-        "model": {
-            "kind": row["model"],
-            "layers": int(row["layers"]),
-            "hidden": int(row["hidden"]),
-            "num_linear": int(row["n_linear"] or 0),
-            "dropout": params.get("dropout", 0.5),
-            "norm": NORM[row["source"]],
-            "precompute": params.get("use_pp", False),
-        },
-        "method": {"name": row["method"], **options},
-    }
-    schedule = prepare(build_scenario(tables, row["where"]), cluster.num_ranks).schedule
-    return [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+def predicted(setting: Setting) -> list[DeviceMemory]:
+    schedule = prepare(setting.scenario, setting.cluster.num_ranks).schedule
+    return [device_memory(schedule, setting.cluster, rank) for rank in range(schedule.num_ranks)]
 
 
-def show(row: dict[str, str]) -> float:
+def show(row: Row, setting: Setting) -> float:
     """Prints one row; returns the relative error."""
-    memories = predicted(row)
-    whole = row["source"] in WHOLE_DEVICE
+    memories = predicted(setting)
     allocated = [one.allocated_bytes / GIB for one in memories]
     total = [one.total_bytes / GIB for one in memories]
-    ours, value = total if whole else allocated, float(row["value"])
+    ours, value = total if setting.counts_all_memory else allocated, float(row["value"])
     said = max(ours) if row["metric"].endswith("_max") else sum(ours) / len(ours)
     fullest = max(memories, key=lambda one: one.total_bytes)
     largest = ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in fullest.contributors[:6])
@@ -92,11 +65,12 @@ def show(row: dict[str, str]) -> float:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python benchmarks/memory.py measured.csv")
+    if len(sys.argv) > 2:
+        raise SystemExit("usage: python benchmarks/memory.py [measured.csv]")
+    path = Path(sys.argv[1]) if len(sys.argv) == 2 else own_figures()
     print("GiB; means over ranks, the range, the error of what the row measures; contributors of the fullest rank")
     print(f"{'row':44} {'allocated':>9} {'on device':>9} {'range':>11} {'published':>9} {'error':>7}  largest")
-    errors = [show(row) for row in published(sys.argv[1])]
+    errors = [show(row, setting) for row, setting in published(path)]
     if errors:
         print(f"{len(errors)} rows, mean absolute error {sum(map(abs, errors)) / len(errors):.0%}")
     print(NOTES)

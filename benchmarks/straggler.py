@@ -71,8 +71,8 @@ def print_table(title: str, paces: dict[tuple[str, str], Pace]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, default=20_000)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--repeat", type=int, default=3)
     args = parser.parse_args()
     settings = [f"graph.nodes={args.nodes}", f"run.epochs={args.epochs}"]

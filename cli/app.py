@@ -12,6 +12,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.output import note, print_json, status
+from halocast.cli.published import compare_with_published
 from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
@@ -203,6 +204,16 @@ def _execute_here(workload: Workload) -> list[tuple[dict[str, object], Trace]]:
     here = predict_on(workload, load_cluster("cpu-local", gpus=ranks))
     done, summary = run_workload(workload)
     return [(here.summary | {"predicts": summary["cluster"]}, here.trace), (summary, done.trace)]
+
+
+@app.command()
+def published(
+    data: Annotated[Path | None, typer.Option(help="Rows of figures as CSV [those that come with halocast].")] = None,
+    json: Json = False,
+    out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/published"),
+) -> None:
+    """Predict published figures: errors by source and method, the order of methods, and a report directory."""
+    compare_with_published(data, out, json)
 
 
 @app.command("list")

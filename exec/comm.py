@@ -1,8 +1,9 @@
 """Messages of one rank over torch.distributed: channels for EXCHANGE ops, collectives, one-off gathers.
 
-A channel owns persistent buffers: one for packed rows to send, a ring for received ones. Over gloo, receives are
-posted one instance ahead, so that a sender never waits for a busy receiver. Over nccl a pre-posted receive would
-hold the device, so the sends and receives of an exchange are posted together, grouped (ungrouped ones deadlock).
+A channel owns persistent buffers: one for packed rows to send, a ring for received ones; where sizes are drawn, it
+makes them anew for every instance. Over gloo, receives are posted one instance ahead (if its sizes are known by then),
+so that a sender never waits for a busy receiver. Over nccl a pre-posted receive would hold the device, so the sends and
+receives of an exchange are posted together, grouped (ungrouped ones deadlock).
 Every wait has a time limit and names op, peer and epoch when it fails.
 
 gloo's messages lie in host memory: its sends and receives hand the tensor's address to a socket, whatever device it is
@@ -27,6 +28,7 @@ from halocast.schedule.ir import Lane, Op, Schedule, ring_bytes
 TAGS = 2**30  # gloo's tags are 31-bit; wrapping is harmless because only neighbouring epochs are ever in flight
 ONCE = 0  # the tag of one-off gathers, which no channel uses
 NUM_POSTED = 2  # instances of an op whose receives are posted at once: the one that runs, and the next
+Sizes = tuple[list[int], list[int]]  # rows sent to and received from each rank
 
 
 class PeerError(RunError):
@@ -113,6 +115,8 @@ class Channel:
     ring: list[Tensor]
     last_epoch: int
     is_free: Callable[[int, bool], bool]  # (instance whose slot is wanted, may wait)
+    drawn: Callable[[int], Sizes | None] | None = None  # sizes of an instance once they are known, where they differ
+    _received: dict[int, list[int]] = field(default_factory=dict)  # by slot: rows from each peer, where drawn
     _posted: dict[int, list[Message]] = field(default_factory=dict)
     _outbox: Tensor | None = None  # in host memory, if staged: rows on their way out, as long as `packed`
     _inbox: list[Tensor] = field(default_factory=list)
@@ -128,7 +132,13 @@ class Channel:
         """Rows of an instance; before the first one, the initial zeros."""
         return self.ring[self._slot(instance)] if instance >= 0 else torch.zeros_like(self.ring[0])
 
+    def drawn_rows(self, instance: int) -> list[int]:
+        """Rows from each peer of an instance that can be read; empty unless sizes are drawn."""
+        return self._received.get(self._slot(instance), [])
+
     def pack(self, rows: Tensor, picked: Tensor) -> Tensor:
+        if self.drawn is not None:
+            return rows.index_select(0, picked)
         return torch.index_select(rows, 0, picked, out=self.packed)
 
     def run(self, epoch: int, packed: Tensor) -> int:
@@ -147,20 +157,26 @@ class Channel:
             self.is_free(epoch, True)
             return self._grouped(epoch, packed)
         self.post(epoch, wait=True)
+        send_rows, _ = self._sizes(epoch) or ([], [])
         sends = [
             Message(f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
-            for peer, rows in self._leaving(packed)
+            for peer, rows in self._leaving(packed, send_rows)
         ]
         self.post(epoch + self.op.every, wait=False)
         return sends
 
-    def _leaving(self, packed: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def _sizes(self, epoch: int) -> Sizes | None:
+        return (self.send_rows, self.recv_rows) if self.drawn is None else self.drawn(epoch)
+
+    def _leaving(self, packed: Tensor, send_rows: list[int]) -> Iterator[tuple[int, Tensor]]:
         """(peer, its rows where the transport reads them); if staged, each as soon as it is down."""
-        parts = _segments(packed, self.send_rows)
+        parts = _segments(packed, send_rows)
         if self._outbox is None:
             yield from parts
             return
-        seam, rooms, events = self.link.seam, _segments(self._outbox, self.send_rows), []
+        if self.drawn is not None:
+            self._outbox = self.link.room(packed)
+        seam, rooms, events = self.link.seam, _segments(self._outbox, send_rows), []
         for (_, rows), (_, room) in zip(parts, rooms, strict=True):
             seam.copy(rows, room)
             events.append(seam.record())
@@ -169,22 +185,38 @@ class Channel:
             yield part
 
     def post(self, epoch: int, *, wait: bool) -> None:
-        """Post the receives of an instance, unless posted, past the end, or its slot is still being read."""
-        if epoch in self._posted or epoch > self.last_epoch or not self.is_free(epoch, wait):
+        """Post the receives of an instance, unless posted, past the end, not yet drawn, or its slot is being read."""
+        if epoch in self._posted or epoch > self.last_epoch:
             return
-        group, tag = self.link.group(self.op.lane), self._tag(epoch)
-        slot = _segments(self.ring[self._slot(epoch)], self.recv_rows)
-        rooms = _segments(self._inbox[self._turn(epoch, NUM_POSTED)], self.recv_rows) if self._inbox else slot
+        sizes = self._sizes(epoch)
+        if sizes is None or not self.is_free(epoch, wait):
+            return
+        group, tag, recv_rows = self.link.group(self.op.lane), self._tag(epoch), sizes[1]
+        self._make_room(epoch, recv_rows)
+        slot = _segments(self.ring[self._slot(epoch)], recv_rows)
+        rooms = _segments(self._inbox[self._turn(epoch, NUM_POSTED)], recv_rows) if self._inbox else slot
         self._posted[epoch] = [
             Message(f"rank {peer}", dist.irecv(room, peer, group=group, tag=tag), (room, rows) if self._inbox else None)
             for (peer, rows), (_, room) in zip(slot, rooms, strict=True)
         ]
 
+    def _make_room(self, epoch: int, recv_rows: list[int]) -> None:
+        """A slot as large as drawn."""
+        if self.drawn is None:
+            return
+        slot = self._slot(epoch)
+        self.ring[slot] = self.ring[slot].new_empty((sum(recv_rows), *self.ring[slot].shape[1:]))
+        self._received[slot] = recv_rows
+        if self._inbox:
+            self._inbox[self._turn(epoch, NUM_POSTED)] = self.link.room(self.ring[slot])
+
     def _grouped(self, epoch: int, packed: Tensor) -> list[Message]:
+        send_rows, recv_rows = self._sizes(epoch) or ([], [])
+        self._make_room(epoch, recv_rows)
         slot = self.ring[self._slot(epoch)]
         group = self.link.group(self.op.lane)
-        ops = [dist.P2POp(dist.isend, rows, peer, group) for peer, rows in _segments(packed, self.send_rows)]
-        ops += [dist.P2POp(dist.irecv, rows, peer, group) for peer, rows in _segments(slot, self.recv_rows)]
+        ops = [dist.P2POp(dist.isend, rows, peer, group) for peer, rows in _segments(packed, send_rows)]
+        ops += [dist.P2POp(dist.irecv, rows, peer, group) for peer, rows in _segments(slot, recv_rows)]
         return [Message("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
 
     def _slot(self, epoch: int) -> int:

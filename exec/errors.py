@@ -11,9 +11,10 @@ from halocast.exec.notes import RowError
 from halocast.exec.state import RankState
 
 
-def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor) -> None:
+def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor, rows: Tensor | None) -> None:
+    """`rows`: which halo rows were used, if not all."""
     fresh = state.gather(inner, f"fresh rows of layer {layer} in epoch {epoch}")
-    _note(state, epoch, layer, "features", used, fresh)
+    _note(state, epoch, layer, "features", used, fresh if rows is None else fresh[rows])
 
 
 def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> None:

@@ -69,6 +69,7 @@ def _forward(state: RankState) -> tuple[dict[int, Tensor], list[tuple[Tensor, Te
             halo[layer] = state.gather(joined, f"initial rows of layer {layer}")
             joined = torch.cat([joined, halo[layer]])
         joined.requires_grad_(layer > 0)
-        rows = state.model.layer(layer, joined, state.block, state.aggregated if layer == 0 else None)
+        first = passes[0][1].detach() if state.job.spec.mixes_first(layer) else None
+        rows = state.model.layer(layer, joined, state.block, state.aggregated if layer == 0 else None, first)
         passes.append((joined, rows))
     return halo, passes

@@ -32,7 +32,8 @@ class AgeNotes:
     """What one rank notes while it runs; lanes write to different keys."""
 
     made: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # exchange, instance -> epoch
-    reads: dict[Key, list[tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(list))
+    # (epoch, exchange, instance, rows from each peer if they are drawn)
+    reads: dict[Key, list[tuple[int, str, int, list[int]]]] = field(default_factory=lambda: defaultdict(list))
     stored: dict[Key, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))  # ages of rows, as counted
 
     def note_stored(self, reader: str, buffer: str, ages: NDArray[np.int64]) -> None:
@@ -58,8 +59,8 @@ def join_ages(
     found: dict[Key, Counter[int]] = defaultdict(Counter)
     for rank, note in enumerate(notes):
         for reader, buffer, times in note["reads"]:
-            for epoch, exchange, instance in times:
-                for peer, num_rows in enumerate(received_rows[rank][exchange]):
+            for epoch, exchange, instance, drawn_rows in times:
+                for peer, num_rows in enumerate(drawn_rows or received_rows[rank][exchange]):
                     if num_rows:
                         found[reader, buffer][epoch - made[peer][exchange][instance]] += num_rows
         for reader, buffer, ages in note["stored"]:

@@ -47,9 +47,11 @@ def train_reference(
     aggregated = NEIGHBOURS[spec.kind](block, features) if spec.precompute else None
 
     def logits() -> Tensor:
-        rows = features
+        rows = first = features
         for layer in range(spec.layers):
-            rows = model.layer(layer, rows, block, aggregated if layer == 0 else None)
+            mixed = first if spec.mixes_first(layer) else None
+            rows = model.layer(layer, rows, block, aggregated if layer == 0 else None, mixed)
+            first = rows if layer == 0 else first
         return rows
 
     losses = []

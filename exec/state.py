@@ -5,12 +5,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from halocast.exec.comm import Channel, Link, gather_once, rows_per_peer
+from halocast.exec.channels import make_channels
+from halocast.exec.comm import Link, gather_once
+from halocast.exec.drawn import Ids, LocalBlock, all_ids
 from halocast.exec.interpret import Progress
 from halocast.exec.job import Job, Optimizer
 from halocast.exec.kvs import Store
@@ -18,8 +21,8 @@ from halocast.exec.notes import AgeNotes, RowError
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
-from halocast.schedule.ir import Buffer, Kind, Op, Rows
-from halocast.schedule.passes import num_slots, read_lag
+from halocast.schedule.ir import IDS, Buffer, Kind, Op, Rows
+from halocast.schedule.passes import read_lag
 
 OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
     {Optimizer.ADAM: torch.optim.Adam, Optimizer.SGD: torch.optim.SGD}
@@ -65,7 +68,7 @@ class RankState:
         self.send_rows = self._tensor(part.send_rows)
         self.send_counts = np.diff(part.send_offsets).tolist()
         self.recv_counts = np.diff(part.halo_offsets).tolist()
-        self.block = _block(part, dtype, link.device)
+        self.block = block_of(part, dtype, link.device)
         self.model: Gnn = build_model(job.spec, job.settings.seed, dtype).to(link.device)
         self.weights, self.grads = flatten(self.model)
         self.optimizer = OPTIMIZERS[job.settings.optimizer](
@@ -73,12 +76,17 @@ class RankState:
         )
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self.firsts: dict[int, Tensor] = {}  # by layer: layer 0's output rows as mixed in there, until backward
         self.kept = {"h.0": self.features}  # what nobody writes
-        self.values: dict[str, dict[int, Tensor]] = defaultdict(dict)  # buffer -> instance -> value
+        self.values: dict[str, dict[int, Any]] = defaultdict(dict)  # buffer -> instance -> value
+        self.announced: dict[str, dict[int, list[int]]] = defaultdict(
+            dict
+        )  # exchange of ids, instance -> from each rank
+        self.notes: dict[str, Any] = {}  # what handlers remember from epoch to epoch
         self.store: Store | None = None
         self.fetched = self.weights.detach().clone()  # the weights as they were last taken from the store
         self.versions: dict[str, dict[int, np.ndarray]] = defaultdict(dict)  # of rows pulled, as values
-        self.initials: dict[str, Tensor] = {}  # of buffers, before their first instance
+        self.initials: dict[str, Any] = {}  # of buffers, before their first instance
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
         self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
@@ -88,7 +96,7 @@ class RankState:
         self.progress: Progress | None = None
         self.sources = self._sources()
         self.readers = self._readers()
-        self.channels = self._channels()
+        self.channels = make_channels(self)
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
@@ -116,48 +124,12 @@ class RankState:
                 readers[name].append(op)
         return readers
 
-    def _channels(self) -> dict[str, Channel]:
-        names = sorted({op.name for op in self.schedule.ops if op.kind is Kind.EXCHANGE})
-        made: dict[str, Channel] = {}
-        for op in self.schedule.by_rank[self.rank]:
-            if op.kind is Kind.EXCHANGE:
-                made[op.name] = self._channel(op, names.index(op.name), len(names))
-        return made
-
-    def _channel(self, op: Op, tag: int, num_tags: int) -> Channel:
-        send_rows, recv_rows = rows_per_peer(self.schedule, op)
-        width = op.work.row_bytes // self.features.element_size()
-        shape = (sum(recv_rows), width)
-        # halo rows lie grouped by owner already and are sent from where they are
-        num_packed = sum(send_rows) if self._buffer(op.reads[0]).rows is Rows.INNER else 0
-        slots = num_slots(self.schedule, self.rank, op.writes[0])
-        return Channel(
-            op=op,
-            tag=tag,
-            num_tags=num_tags,
-            link=self.link,
-            send_rows=send_rows,
-            recv_rows=recv_rows,
-            packed=self.features.new_empty((num_packed, width)),
-            ring=[self.features.new_zeros(shape) for _ in range(slots)],
-            last_epoch=op.latest(self.job.settings.num_epochs - 1),
-            is_free=lambda epoch, wait: self._is_free(op, epoch, slots, wait),
-        )
-
-    def _is_free(self, op: Op, epoch: int, slots: int, wait: bool) -> bool:
-        """Whether everybody has read the instance whose slot the one of `epoch` will overwrite."""
-        old = epoch - slots * op.every
-        if wait:
-            for name, last in self._last_reads(op, op.writes[0], old):
-                self._progress().wait_for(name, last, op, epoch)
-        return wait or self.is_read(op, op.writes[0], old)
-
-    def read(self, op: Op, rows: Rows, epoch: int) -> Tensor | None:
+    def read(self, op: Op, rows: Rows, epoch: int) -> Any:
         """The value of the buffer with such rows that the op reads, as old as its lag says; None if it reads none."""
         name = self._named(op.reads, rows)
         return None if name is None else self.value(op, name, epoch)
 
-    def value(self, op: Op, name: str, epoch: int) -> Tensor:
+    def value(self, op: Op, name: str, epoch: int) -> Any:
         """What the writer of `name` wrote in the instance that `op` means; its initial value before the first."""
         instance = self.instance(op, name, epoch)
         if instance is None:
@@ -165,26 +137,30 @@ class RankState:
         if instance < 0:
             return self.initial(name)
         writer, _ = self.sources[op.name, name]
-        if writer.kind is Kind.EXCHANGE:
-            self.ages.reads[op.name, name].append((epoch, writer.name, instance))
-            return self.channels[writer.name].read(instance)
+        if self._in_channel(writer, name):
+            channel = self.channels[writer.name]
+            self.ages.reads[op.name, name].append((epoch, writer.name, instance, channel.drawn_rows(instance)))
+            return channel.read(instance)
         if instance in self.versions[name]:
             versions = self.versions[name][instance]
             self.ages.note_stored(op.name, name, epoch - versions[versions >= 0])
         return self.values[name][instance]
+
+    def _in_channel(self, writer: Op, name: str) -> bool:
+        return writer.kind is Kind.EXCHANGE and self.rows_of(name) not in IDS
 
     def instance(self, op: Op, name: str, epoch: int) -> int | None:
         """The epoch of the writer that `op` means when it reads `name`; None where nobody writes it."""
         found = self.sources.get((op.name, name))
         return None if found is None else found[0].latest(epoch - found[1])
 
-    def write(self, op: Op, rows: Rows, value: Tensor, epoch: int) -> None:
+    def write(self, op: Op, rows: Rows, value: Any, epoch: int) -> None:
         """Keep a value for those who read it; other lanes may still want older ones."""
         name = self._named(op.writes, rows)
         if name is not None:
             self.put(op, name, value, epoch)
 
-    def put(self, op: Op, name: str, value: Tensor, epoch: int) -> None:
+    def put(self, op: Op, name: str, value: Any, epoch: int) -> None:
         instances = self.values[name]
         for old in [e for e in list(instances) if self.is_read(op, name, e)]:
             self._drop(name, old)
@@ -198,14 +174,14 @@ class RankState:
         """Let go of what the op read and nobody will read again."""
         for name in op.reads:
             found = self.sources.get((op.name, name))
-            if found is not None and found[0].kind is not Kind.EXCHANGE:
+            if found is not None and not self._in_channel(found[0], name):
                 for old in [e for e in list(self.values[name]) if self.is_read(found[0], name, e)]:
                     self._drop(name, old)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
-        return all(self._progress().is_done(*last) for last in self._last_reads(writer, name, instance))
+        return all(self.running().is_done(*last) for last in self.last_reads(writer, name, instance))
 
-    def _last_reads(self, writer: Op, name: str, instance: int) -> Iterator[tuple[str, int]]:
+    def last_reads(self, writer: Op, name: str, instance: int) -> Iterator[tuple[str, int]]:
         """(reader, the last epoch in which it reads that instance) for every reader of a buffer."""
         for reader in self.readers[name]:
             lag = self.sources[reader.name, name][1]
@@ -225,19 +201,23 @@ class RankState:
         assert buffer is not None, "the checker has seen it"
         return buffer
 
-    def initial(self, name: str) -> Tensor:
-        """The value before the first instance: zeros, or what was put there before the run."""
+    def initial(self, name: str) -> Any:
+        """The value before the first instance: zeros, or what was put there before the run.
+
+        Nothing is drawn by then, so all rows are there, and the whole local graph.
+        """
         if name not in self.initials:
-            self.initials[name] = self._zeros(name)
+            self.initials[name] = INITIAL.get(self.rows_of(name), RankState._zeros)(self, name)
         return self.initials[name]
 
     def _zeros(self, name: str) -> Tensor:
-        buffer = self._buffer(name)
-        num_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
-        shape = (num_rows[buffer.rows], -1) if num_rows[buffer.rows] else (0, 1)
-        return self.features.new_zeros(buffer.num_bytes // self.features.element_size()).reshape(shape)
+        buffer, itemsize = self._buffer(name), self.features.element_size()
+        all_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
+        num_rows = all_rows[buffer.rows]
+        row_bytes = max((op.work.row_bytes for op in self.schedule.writers(self.rank, name)), default=0)
+        return self.features.new_zeros(num_rows, (row_bytes or buffer.num_bytes // max(num_rows, 1)) // itemsize or 1)
 
-    def _progress(self) -> Progress:
+    def running(self) -> Progress:
         assert self.progress is not None, "set before the first op runs"
         return self.progress
 
@@ -249,12 +229,14 @@ class RankState:
     def logits(self) -> Tensor:
         """Exact logits of the inner rows: evaluation mode, every halo row fresh."""
         self.model.eval()
-        rows = self.features
+        rows = first = self.features
         for layer in range(self.job.spec.layers):
             joined = rows
             if self.job.spec.aggregates(layer) and self.part.num_parts > 1:
                 joined = torch.cat([rows, self.gather(rows, f"evaluation of layer {layer}")])
-            rows = self.model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None)
+            mixed = first if self.job.spec.mixes_first(layer) else None
+            rows = self.model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None, mixed)
+            first = rows if layer == 0 else first
         self.model.train()
         return rows
 
@@ -268,7 +250,7 @@ class RankState:
         return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()
 
 
-def _block(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
+def block_of(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
     indptr, indices = torch.from_numpy(part.indptr), torch.from_numpy(part.indices)
     num_inner, num_cols = len(part.inner), len(part.inner) + len(part.halo)
     aggregate = neighbour_sum(indptr.to(device), indices.to(device), num_cols)
@@ -276,3 +258,19 @@ def _block(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
         torch.from_numpy(np.asarray(d)).to(device=device, dtype=dtype) for d in (part.in_degree, part.out_degree)
     ]
     return make_block(aggregate, degrees[0][:num_inner], degrees[1])
+
+
+def _all_halo(state: RankState, name: str) -> Ids:
+    rows = torch.arange(state.part.num_halo, device=state.link.device)
+    return all_ids(rows, state.part.halo_offsets)
+
+
+INITIAL: MappingProxyType[Rows, Callable[[RankState, str], Any]] = MappingProxyType(
+    {
+        Rows.SENT_IDS: lambda state, name: all_ids(state.send_rows, state.part.send_offsets),
+        Rows.HALO_IDS: _all_halo,
+        Rows.GRAPH: lambda state, name: LocalBlock(
+            state.block, torch.arange(state.part.num_halo, device=state.link.device)
+        ),
+    }
+)

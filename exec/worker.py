@@ -21,12 +21,13 @@ import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
+from halocast.exec.chunks import make_state
 from halocast.exec.comm import Link, PeerError, barrier, smallest
 from halocast.exec.device import Device, ending, open_device
 from halocast.exec.fresh import set_initial_values
 from halocast.exec.handlers import handle, require_handlers
 from halocast.exec.interpret import Interpreter
-from halocast.exec.job import Job, read_job, read_part
+from halocast.exec.job import Job, read_job
 from halocast.exec.state import RankState
 from halocast.exec.store import join_store, settle
 from halocast.exec.straggle import straggling
@@ -99,7 +100,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     threads = job.settings.num_threads or max(1, (os.cpu_count() or 1) // num_ranks)
     torch.set_num_threads(threads)
     torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
-    state = RankState(job, read_part(directory, rank), link)
+    state = make_state(job, directory, rank, link)
     clock = Clock()
     interpreter = Interpreter(
         schedule=job.schedule,

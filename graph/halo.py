@@ -2,15 +2,101 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.graph.card import Card, TrainGraph, card_volume
-from halocast.graph.graph import Graph, Ints
-from halocast.graph.parts import Assignment, Part, borders, halo_matrix
+from halocast.graph.graph import Columns, Graph, Ints
+from halocast.graph.inclusion import CachePolicy, EdgeLaw, Expected, law_of_card
+from halocast.graph.parts import Assignment, Borders, Part, borders, halo_matrix, row_columns
+from halocast.graph.sampling import drawn_counts
 from halocast.graph.spread import Reals, bounded_shares, divide, shares, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A share of every part's halo rows is kept there, chosen by a policy."""
+
+    fraction: float
+    policy: CachePolicy
+
+
+class RowEdges(Protocol):
+    """How many local edges the halo rows of one part have; `column` is its column of the halo matrix."""
+
+    def num_edges(self, column: Ints) -> Reals:
+        """Edges that come from each owner."""
+
+    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
+        """Rows from each owner that are needed, and not cached, when every edge stays with probability `keep`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedEdges:
+    """As they are, for every halo row."""
+
+    owner: Ints
+    edges: Ints
+    degree: Ints  # in the whole graph
+
+    def num_edges(self, column: Ints) -> Reals:
+        return np.bincount(self.owner, self.edges, len(column)).astype(np.float64)  # bincount of nothing is of int
+
+    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
+        missed: Reals = np.asarray((1.0 - keep) ** self.edges, np.float64)
+        sent = np.ones(len(missed)) if cached is None else 1 - self._chosen(cached, np.subtract(1.0, missed))
+        mean, variance = sent * (1 - missed), sent**2 * missed * (1 - missed)
+        found = [np.bincount(self.owner, rows, len(column)).astype(np.float64) for rows in (mean, variance)]
+        return Expected(found[0], found[1])
+
+    def _chosen(self, cached: Cached, chance: Reals) -> Reals:
+        """1 for rows in the cache, as choose_cache chooses them; where it takes any, the share of rows it takes."""
+        size = int(drawn_counts(np.array([len(chance)]), cached.fraction)[0])
+        if cached.policy is CachePolicy.RANDOM:
+            return np.full(len(chance), size / max(len(chance), 1))
+        score = chance if cached.policy is CachePolicy.INCLUSION else self.degree
+        chosen = np.zeros(len(chance))
+        chosen[np.argsort(-score, kind="stable")[:size]] = 1
+        return chosen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LikelyEdges:
+    """One law for the rows of all owners."""
+
+    law: EdgeLaw
+    most: int  # edges there can be in all
+
+    def num_edges(self, column: Ints) -> Reals:
+        edges = column * self.law.mean_edges
+        return np.asarray(edges * min(1.0, self.most / max(float(edges.sum()), 1.0)))
+
+    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
+        found = self.law.expected(column, keep)
+        left = 1.0 if cached is None else 1 - self._hits(cached, keep)
+        return Expected(found.mean * left, found.variance * left)
+
+    def _hits(self, cached: Cached, keep: float) -> float:
+        """The share of needed rows that are cached: without the rows themselves, a likely one has a high degree."""
+        if cached.policy is CachePolicy.RANDOM:
+            return cached.fraction
+        law, order = self.law, np.argsort(-self.law.degrees, kind="stable")
+        absent = (1 - law.reach) ** law.degrees
+        rows = (law.weights * (1 - absent))[order]
+        needed = (law.weights * (1 - (1 - law.reach * keep) ** law.degrees))[order]
+        if not needed.sum():
+            return 0.0
+        inside = np.clip(cached.fraction * rows.sum() - (np.cumsum(rows) - rows), 0, rows)
+        return float((needed * inside / np.maximum(rows, 1e-300)).sum() / needed.sum())
+
+
+def _counted(sources: Columns, offsets: Ints, degree: Ints) -> CountedEdges:
+    """From the halo rows that a part's edges come from."""
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return CountedEdges(owner=owner, edges=np.bincount(sources, minlength=len(owner)), degree=degree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,6 +110,7 @@ class Halo:
     num_features: int
     num_classes: int
     source: str  # "partition" or "from card"
+    row_edges: tuple[RowEdges, ...] = ()  # of every part; only sampling needs them
     num_halo: Ints = field(init=False)  # halo nodes of every part: the column sums
 
     def __post_init__(self) -> None:
@@ -47,6 +134,23 @@ class Halo:
         """Vol, the sum of the matrix."""
         return int(self.matrix.sum())
 
+    def cut_edges(self) -> Reals:
+        """[i, j]: the edges of part j that come from nodes of part i."""
+        return np.stack([law.num_edges(self.matrix[:, j]) for j, law in enumerate(self._laws())], axis=1)
+
+    def expected_rows(self, keep: Reals, cached: Cached | None = None) -> Expected:
+        """Rows per pair that travel when every edge of part j from a halo node stays with probability keep[j].
+
+        A row travels if one of its edges is left and it is not cached. Edges stay independently of each other, so means
+        and variances of rows add.
+        """
+        found = [law.expected(self.matrix[:, j], float(keep[j]), cached) for j, law in enumerate(self._laws())]
+        return Expected(np.stack([one.mean for one in found], 1), np.stack([one.variance for one in found], 1))
+
+    def _laws(self) -> tuple[RowEdges, ...]:
+        require(bool(self.row_edges), "halo: sampling needs to know how many edges halo rows have")
+        return self.row_edges
+
 
 def from_parts(parts: Sequence[Part]) -> Halo:
     """The sizes of parts that are at hand, in rank order."""
@@ -58,12 +162,18 @@ def from_parts(parts: Sequence[Part]) -> Halo:
         num_features=int(parts[0].features.shape[1]),
         num_classes=parts[0].num_classes,
         source="partition",
+        row_edges=tuple(_counted(_halo_sources(p), p.halo_offsets, p.out_degree[p.num_inner :]) for p in parts),
     )
+
+
+def _halo_sources(part: Part) -> Columns:
+    sources: Columns = part.indices[part.indices >= part.num_inner] - part.num_inner
+    return sources
 
 
 def from_assignment(graph: Graph, assignment: Assignment) -> Halo:
     """The sizes of a partition without building its parts."""
-    border = borders(graph, assignment)
+    border, degrees = borders(graph, assignment), graph.out_degree
     k = len(border.inner)
     return Halo(
         num_inner=np.bincount(assignment, minlength=k).astype(np.int64),
@@ -73,7 +183,15 @@ def from_assignment(graph: Graph, assignment: Assignment) -> Halo:
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         source="partition",
+        row_edges=tuple(_row_edges(graph, border, rank, degrees) for rank in range(k)),
     )
+
+
+def _row_edges(graph: Graph, border: Borders, rank: int, degrees: Ints) -> CountedEdges:
+    place = np.full(graph.num_nodes, -1, np.int32)
+    place[border.halo[rank]] = np.arange(len(border.halo[rank]), dtype=np.int32)
+    found = place[row_columns(graph, border.inner[rank])]
+    return _counted(found[found >= 0], border.offsets[rank], degrees[border.halo[rank]])
 
 
 def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int = 0, inductive: bool = False) -> Halo:
@@ -93,6 +211,7 @@ def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int 
     most = np.minimum(inner * (graph.nodes - 1), np.iinfo(np.int64).max // num_parts)
     edges = inner + divide(graph.edges - graph.nodes, edge_shares, most)
     halo = divide(vol, halo_shares, np.minimum(graph.nodes - inner, edges - inner))
+    law = law_of_card(graph, num_parts, partitioner)
     return Halo(
         num_inner=inner,
         num_edges=edges,
@@ -101,6 +220,7 @@ def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int 
         num_features=card.features,
         num_classes=card.classes,
         source="from card",
+        row_edges=tuple(LikelyEdges(law, most) for most in (edges - inner).tolist()),
     )
 
 

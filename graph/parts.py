@@ -105,13 +105,13 @@ def borders(graph: Graph, assignment: Assignment) -> Borders:
 def _halo_nodes(graph: Graph, assignment: Assignment, rank: int, inner: Ints) -> Ints:
     # A flag per node finds the distinct sources without sorting the part's edges.
     needed = np.zeros(graph.num_nodes, np.bool_)
-    needed[_row_columns(graph, inner)] = True
+    needed[row_columns(graph, inner)] = True
     needed[inner] = False
     halo = np.flatnonzero(needed)
     return halo[np.argsort(assignment[halo], kind="stable")]
 
 
-def _row_columns(graph: Graph, rows: Ints) -> Columns:
+def row_columns(graph: Graph, rows: Ints) -> Columns:
     """The column lists of some rows, one after the other."""
     starts, lengths = graph.indptr[rows], graph.indptr[rows + 1] - graph.indptr[rows]
     ends = np.cumsum(lengths)
@@ -175,7 +175,7 @@ def _local_rows(graph: Graph, inner: Ints, columns: Ints) -> tuple[Ints, Columns
     indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     # Row and column in one key: an in-place sort orders the columns inside every row.
     keys = np.repeat(np.arange(len(inner), dtype=np.int64) * len(columns), lengths)
-    keys += local[_row_columns(graph, inner)]
+    keys += local[row_columns(graph, inner)]
     keys.sort()
     return indptr, (keys % len(columns)).astype(np.int32)
 

@@ -6,18 +6,27 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.graph.halo import Halo
-from halocast.methods import digest, pipegcn, vanilla
+from halocast.methods import bns, digest, gnnpipe, pipegcn, psc, vanilla
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How to make a method's schedule; `options` is the record its [method] keys are checked against."""
+    """How to make a method's schedule; `options` is the record its [method] keys are checked against.
+
+    Where parts are chunks, not one per rank, `fit` settles the options that depend on the ranks and layers.
+    """
 
     make: Callable[[Halo, ModelSpec, Any, int], Schedule]
     options: type[Any]
     summary: str
+    fit: Callable[[Any, int, int], Any] | None = None
+
+    @property
+    def chunks(self) -> bool:
+        """Whether parts are chunks: as many as the options say, cut to cost alike, all of them on every rank."""
+        return self.fit is not None
 
 
 METHODS = MappingProxyType(
@@ -30,6 +39,14 @@ METHODS = MappingProxyType(
         "digest-a": Method(
             digest.digest_a, digest.AsyncOptions, "digest without waiting: weights through the store too"
         ),
+        "bns": Method(bns.bns, bns.Options, "a random share of the halo rows in every epoch, scaled"),
+        "gnnpipe": Method(
+            gnnpipe.gnnpipe,
+            gnnpipe.Options,
+            "stages of layers, chunks of the graph flow through them",
+            fit=gnnpipe.fit,
+        ),
+        "psc": Method(psc.psc, psc.Options, "rows that sampled edges need, sent tau epochs ahead, features cached"),
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),
     }
 )

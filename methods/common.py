@@ -3,7 +3,7 @@
 A method chooses when rows and gradients travel and what waits for them; what a layer computes is the same for all.
 Buffers of layer l: h.l its input rows, packed.l those that are sent, halo.l the halo rows, keep.l what its backward
 needs, gh.l the gradient of its input rows, ghalo.l the partial gradients of halo rows, gsent.l what the ranks that use
-our rows send back.
+our rows send back. gfirst is the gradient of layer 0's output where all later layers mix it in.
 """
 
 from dataclasses import dataclass, field
@@ -75,9 +75,10 @@ class PartOps:
 
     def forward(self, layer: int, after: tuple[tuple[str, int], ...] = ()) -> Op:
         halo = (f"halo.{layer}",) if self.has_halo(layer) else ()
+        first = ("h.1",) if self.spec.mixes_first(layer) and layer > 1 else ()
         kernels = arithmetic.forward(self.spec, layer, self.size)
         return self.compute(
-            f"forward.{layer}", kernels, (f"h.{layer}", *halo), (f"h.{layer + 1}", f"keep.{layer}"), after
+            f"forward.{layer}", kernels, (f"h.{layer}", *halo, *first), (f"h.{layer + 1}", f"keep.{layer}"), after
         )
 
     def loss(self) -> Op:
@@ -91,10 +92,12 @@ class PartOps:
         added = arithmetic.add_rows(self.num_sent, self.spec.widths[layer + 1]) if received else ()
         writes = [f"gh.{layer}"] if layer > 0 else []
         writes += [f"ghalo.{layer}"] if self.returns(layer) else []
+        writes += ["gfirst"] if self.spec.mixes_first(layer) else []
+        first = ("gfirst",) if self.spec.mixes_first(self.spec.layers - 1) and layer < self.spec.layers - 1 else ()
         return self.compute(
             f"backward.{layer}",
             (*added, *arithmetic.backward(self.spec, layer, self.size)),
-            (f"gh.{layer + 1}", f"keep.{layer}", *received),
+            (f"gh.{layer + 1}", f"keep.{layer}", *received, *first),
             (*writes, "grads"),
             after,
         )
@@ -190,7 +193,8 @@ class PartOps:
             ("workspace", self._scratch_bytes(), Rows.NONE),
         ]
         if spec.precompute:
-            kept.append(("aggregated.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER))
+            rows = arithmetic.num_precomputed(spec, size)  # of attention, halo rows are among them
+            kept.append(("aggregated.0", rows * spec.num_features * self.itemsize, Rows.NONE))
         if self.through_store:
             halo = size.num_halo * spec.num_features * self.itemsize
             kept += [("halo.0", halo, Rows.HALO)] if self.has_halo(0) else []
@@ -220,6 +224,8 @@ class PartOps:
                 (f"h.{layer}", size.num_inner * row, Rows.INNER),
                 (f"gh.{layer}", size.num_inner * row, Rows.INNER),
             ]
+        if layer == 1 and spec.mixes_first(layer):
+            made.append(("gfirst", size.num_inner * row, Rows.INNER))
         if layer < spec.layers:
             made.append((f"keep.{layer}", arithmetic.kept_bytes(spec, layer, size, self.itemsize), Rows.NONE))
         if layer < spec.layers and self.exchanges(layer):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from halocast.models.deep import add_input, mix_first, mix_first_back
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 
 Dims = tuple[int, ...]
@@ -62,21 +63,22 @@ def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     else:
         if spec.aggregates(layer):
             kernels += _aggregate(spec, size, joined, wide)
-        kernels += [("gemm", (n, wide, out))] * _num_gemms(spec, layer)
-    return (*kernels, *_finish(spec, layer, n, out, backward=False))
+        kernels += mix_first(spec, layer, n) if spec.mixes_first(layer) else []
+        kernels += [] if spec.mixes_first(layer) else [("gemm", (n, wide, out))] * _num_gemms(spec, layer)
+    kernels += _finish(spec, layer, n, out, backward=False)
+    return (*kernels, *add_input(spec, layer, n))
 
 
 def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's backward: the transposed steps; layer 0's input needs no gradient."""
+    again = forward(spec, layer, size) if spec.recompute else ()
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined = _num_joined(spec, layer, size)
-    kernels = list(_finish(spec, layer, n, out, backward=True))
+    kernels = [*again, *_finish(spec, layer, n, out, backward=True), *add_input(spec, layer, n)]
     if spec.attends(layer):
         kernels += _attend_back(spec, layer, size)
     else:
-        kernels += [("gemm", (wide, n, out))] * _num_gemms(spec, layer)
-        if layer > 0:
-            kernels += [("gemm", (n, out, wide))] * _num_gemms(spec, layer)
+        kernels += mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
         if layer > 0 and spec.aggregates(layer):
             kernels += _aggregate(spec, PartSize(num_inner=joined, num_halo=0, num_edges=size.num_edges), n, wide)
     if layer > 0 and spec.dropout > 0:
@@ -91,9 +93,14 @@ def loss(spec: ModelSpec, num_inner: int) -> Kernels:
     return (("elementwise", (num_inner * spec.num_classes, 4)),)
 
 
-def step(spec: ModelSpec) -> Kernels:
-    """Adam reads and writes the weight, its gradient and two moments, and clears the gradient."""
-    return (("elementwise", (spec.num_weights, 8)),)
+def step(spec: ModelSpec, num_weights: int | None = None) -> Kernels:
+    """Adam reads and writes weights (all, or so many), their gradients and two moments, and clears the gradients."""
+    return (("elementwise", (spec.num_weights if num_weights is None else num_weights, 8)),)
+
+
+def copy_rows(num_rows: int, width: int) -> Kernels:
+    """Rows that lie together, read and written."""
+    return (("elementwise", (num_rows * width, 2)),) if num_rows * width else ()
 
 
 def blend_rows(num_rows: int, width: int) -> Kernels:
@@ -115,10 +122,17 @@ def _num_gemms(spec: ModelSpec, layer: int) -> int:
     return 2 if layer < spec.num_graph_layers and spec.kind is ModelKind.SAGE else 1
 
 
+def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
+    """The gradients of the matrices and, unless of layer 0, of what they multiplied."""
+    wide, out = spec.widths[layer], spec.widths[layer + 1]
+    grads: list[tuple[str, Dims]] = [("gemm", (wide, n, out))] * _num_gemms(spec, layer)
+    return grads + ([("gemm", (n, out, wide))] * _num_gemms(spec, layer) if layer > 0 else [])
+
+
 def _aggregate(spec: ModelSpec, size: PartSize, cols: int, width: int) -> list[tuple[str, Dims]]:
     rows = size.num_inner
     scale: list[tuple[str, Dims]] = [("elementwise", (rows * width, 2))]
-    if spec.kind is ModelKind.GCN:  # both ends of an edge are normalised
+    if spec.kind is not ModelKind.SAGE:  # both ends of an edge are normalised
         scale.append(("elementwise", (cols * width, 2)))
     return [("spmm", (rows, cols, size.num_edges, width)), *scale]
 
@@ -197,8 +211,11 @@ def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     """
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined = _num_joined(spec, layer, size)
-    drops, attends, linear = spec.dropout > 0, spec.attends(layer), layer >= spec.num_graph_layers
+    drops, attends = spec.dropout > 0, spec.attends(layer)
+    linear = layer >= spec.num_graph_layers or spec.projects(layer)
     kept = _num_copied(spec, layer, size) * wide
+    if spec.recompute:
+        return kept
     if drops:
         own_is_used = attends or linear or spec.kind is ModelKind.SAGE
         kept += joined * wide * (int(layer > 0) + int(own_is_used))
@@ -207,6 +224,10 @@ def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     elif spec.aggregates(layer) or (drops and not linear):  # a precomputed one is kept anyway, unless dropped out
         kept += n * wide
     if layer < spec.layers - 1 and spec.norm is not Norm.NONE:
+        kept += n * out
+    if spec.mixes_first(layer) and layer == spec.layers - 1:  # what the classifier multiplies, and how it was made
+        kept += n * wide * (3 if drops else 1)
+    if spec.adds_input(layer):  # what the activation made, apart from the sum
         kept += n * out
     return kept
 
@@ -217,6 +238,8 @@ def kept_bytes(spec: ModelSpec, layer: int, size: PartSize, itemsize: int) -> in
     kept_numel, and the output of the activation, which its derivative reads. A mask counts one byte per number, as
     torch's dropout on a GPU keeps it (the CPU's keeps numbers).
     """
+    if spec.recompute:
+        return kept_numel(spec, layer, size) * itemsize
     joined, out = _num_joined(spec, layer, size), spec.widths[layer + 1]
     masked = joined * spec.widths[layer] if spec.dropout > 0 and layer > 0 else 0
     activated = size.num_inner * out if layer < spec.layers - 1 else 0

@@ -1,7 +1,9 @@
 """The torch modules: layers that turn local rows into local rows and know nothing of ranks."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -52,7 +54,13 @@ def all_rows(block: Block, rows: Tensor) -> Tensor:
 
 # what a precomputed layer 0 keeps; for all but attention also what any layer sums
 NEIGHBOURS: MappingProxyType[ModelKind, Callable[[Block, Tensor], Tensor]] = MappingProxyType(
-    {ModelKind.SAGE: mean_neighbours, ModelKind.GCN: normalised_neighbours, ModelKind.GAT: all_rows}
+    {
+        ModelKind.SAGE: mean_neighbours,
+        ModelKind.GCN: normalised_neighbours,
+        ModelKind.GAT: all_rows,
+        ModelKind.RESGCN: normalised_neighbours,
+        ModelKind.GCNII: normalised_neighbours,
+    }
 )
 
 
@@ -102,8 +110,30 @@ class GatLinear(nn.Module):
         return (mixed.flatten(1) if heads * width == len(self.bias) else mixed.mean(1)) + self.bias
 
 
+class GcniiLinear(nn.Module):
+    """GCNII after aggregation: neighbours and the projection's rows, mixed, through a matrix that is mostly the
+    identity; after the last convolution the classifier."""
+
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__()
+        width, last = spec.hidden, layer == spec.layers - 1
+        self.share, self.strength = spec.first_share, math.log(spec.weight_decline / layer + 1)
+        self.matrix = nn.Linear(width, width, bias=False)
+        self.classify = nn.Linear(width, spec.num_classes) if last else None
+        self.drop = partial(drop, rate=spec.dropout) if spec.dropout and last else None
+
+    def forward(self, first: Tensor, neighbours: Tensor) -> Tensor:
+        mixed = torch.lerp(neighbours, first, self.share)
+        out = torch.lerp(mixed, self.matrix(mixed), self.strength)
+        if self.classify is None:
+            return out
+        active = F.relu(out)
+        result: Tensor = self.classify(self.drop(active) if self.drop and self.training else active)
+        return result
+
+
 def make_linear(spec: ModelSpec, layer: int) -> nn.Module:
-    if layer >= spec.num_graph_layers:
+    if layer >= spec.num_graph_layers or spec.projects(layer):
         return nn.Linear(spec.widths[layer], spec.widths[layer + 1])
     return LINEAR[spec.kind](spec, layer)
 
@@ -113,6 +143,8 @@ LINEAR: MappingProxyType[ModelKind, Callable[[ModelSpec, int], nn.Module]] = Map
         ModelKind.SAGE: lambda spec, k: SageLinear(spec.widths[k], spec.widths[k + 1]),
         ModelKind.GCN: lambda spec, k: GcnLinear(spec.widths[k], spec.widths[k + 1]),
         ModelKind.GAT: lambda spec, k: GatLinear(spec.widths[k], spec.widths[k + 1], spec.heads, spec.head_width(k)),
+        ModelKind.RESGCN: lambda spec, k: GcnLinear(spec.widths[k], spec.widths[k + 1]),
+        ModelKind.GCNII: GcniiLinear,
     }
 )
 
@@ -128,21 +160,37 @@ class Gnn(nn.Module):
             nn.LayerNorm(width) if spec.norm is Norm.LAYER else nn.Identity() for width in spec.widths[1:-1]
         )
 
-    def layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None = None) -> Tensor:
+    def layer(
+        self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None = None, first: Tensor | None = None
+    ) -> Tensor:
         """Layer `index` on its rows (inner, then halo); `aggregated` is what a precomputed layer 0 keeps of its
-        neighbours."""
+        neighbours, `first` the inner output rows of layer 0, where later layers mix them in."""
+        if self.spec.recompute and torch.is_grad_enabled():
+            anchor = next(self.linears[index].parameters())
+            made: Tensor = _Again.apply(  # type: ignore[no-untyped-call]
+                lambda rows, first: self._layer(index, rows, block, aggregated, first), anchor, rows, first
+            )
+            return made
+        return self._layer(index, rows, block, aggregated, first)
+
+    def _layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None, first: Tensor | None) -> Tensor:
         linear = self.linears[index]
-        if index >= self.spec.num_graph_layers:
+        if index >= self.spec.num_graph_layers or self.spec.projects(index):
             out: Tensor = linear(self._drop(rows))
         elif self.spec.attends(index):
             out = linear(block, self._drop(rows if aggregated is None else aggregated))
+        elif first is not None:
+            out = linear(first, NEIGHBOURS[self.spec.kind](block, self._drop(rows)))
         elif aggregated is not None:
             own = self._drop(rows) if self.spec.kind is ModelKind.SAGE else rows  # a GCN has its own row in the sum
             out = linear(own, self._drop(aggregated))
         else:
-            rows = self._drop(rows)
-            out = linear(rows[: block.num_inner], NEIGHBOURS[self.spec.kind](block, rows))
-        return self._finish(index, out) if index < self.spec.layers - 1 else out
+            dropped = self._drop(rows)
+            out = linear(dropped[: block.num_inner], NEIGHBOURS[self.spec.kind](block, dropped))
+        if index == self.spec.layers - 1:
+            return out
+        done = self._finish(index, out)
+        return done + rows[: block.num_inner] if self.spec.adds_input(index) else done
 
     def _finish(self, index: int, out: Tensor) -> Tensor:
         active = F.relu(self.norms[index](out))
@@ -150,6 +198,33 @@ class Gnn(nn.Module):
 
     def _drop(self, rows: Tensor) -> Tensor:
         return drop(rows, self.spec.dropout) if self.spec.dropout and self.training else rows
+
+
+class _Again(torch.autograd.Function):
+    """Keeps nothing but the input; backward runs forward again, with the same dropout. (torch's own checkpoint imports
+    its compiler first.) The anchor needs a gradient, so backward comes even where the input needs none."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Tensor], anchor: Tensor, *given: Tensor | None) -> Tensor:
+        ctx.run, ctx.given, ctx.random = run, given, _random_states(anchor.device)
+        return run(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        leaves = [t if t is None else t.detach().requires_grad_(t.requires_grad) for t in ctx.given]
+        devices = [grads[0].device] if grads[0].device.type == "cuda" else []
+        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
+            torch.set_rng_state(ctx.random[0])
+            if devices:
+                torch.cuda.set_rng_state(ctx.random[1], devices[0])
+            out = ctx.run(*leaves)
+        torch.autograd.backward(out, grads[0])
+        return None, None, *(None if leaf is None else leaf.grad for leaf in leaves)
+
+
+def _random_states(device: torch.device) -> tuple[Tensor, ...]:
+    own = (torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()
+    return torch.get_rng_state(), *own
 
 
 class _UnitRows(torch.autograd.Function):

@@ -14,6 +14,8 @@ class ModelKind(StrEnum):
     SAGE = "sage"
     GCN = "gcn"
     GAT = "gat"
+    RESGCN = "resgcn"  # a GCN whose hidden layers add their input to their output
+    GCNII = "gcnii"  # a projection, then convolutions that mix in its output and nearly are the identity
 
 
 class Norm(StrEnum):
@@ -25,7 +27,13 @@ class Norm(StrEnum):
 ITEMSIZE: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8})  # the precisions one can train in
 # as published: the training scripts of GraphSAGE and GAT on parts normalise between layers, GCN's paper does not
 USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType(
-    {ModelKind.SAGE: Norm.LAYER, ModelKind.GCN: Norm.NONE, ModelKind.GAT: Norm.LAYER}
+    {
+        ModelKind.SAGE: Norm.LAYER,
+        ModelKind.GCN: Norm.NONE,
+        ModelKind.GAT: Norm.LAYER,
+        ModelKind.RESGCN: Norm.LAYER,
+        ModelKind.GCNII: Norm.NONE,
+    }
 )
 
 
@@ -34,7 +42,8 @@ class ModelSpec:
     """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes.
 
     The heads of an attention share a hidden width, side by side; in the last layer each has a column per class, and
-    their mean is taken.
+    their mean is taken. A GCNII's first layer is its projection and its last one ends in the classifier: `layers` - 1
+    convolutions.
     """
 
     kind: ModelKind
@@ -47,6 +56,9 @@ class ModelSpec:
     norm: Norm = Norm.LAYER
     precompute: bool = False
     heads: int = 1  # of the attention
+    first_share: float = 0.1  # GCNII's alpha: the share of the projection's rows in every convolution
+    weight_decline: float = 0.5  # GCNII's lambda: the weights of convolution l count log(lambda / l + 1)
+    recompute: bool = False  # backward runs a layer's forward again instead of keeping what it made
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= MAX_LAYERS, f"layers = {self.layers}: needs 1 <= layers <= {MAX_LAYERS}")
@@ -64,6 +76,14 @@ class ModelSpec:
             self.heads == 1 or self.kind is ModelKind.GAT,
             f"heads = {self.heads}: only {ModelKind.GAT} has heads, {self.kind} needs heads = 1",
         )
+        if self.kind is ModelKind.GCNII:
+            require(self.layers >= 2, f"layers = {self.layers}: a gcnii has a projection and at least one convolution")
+            require(
+                self.num_linear == 0, f"num_linear = {self.num_linear}: the last layer of a gcnii ends linear anyway"
+            )
+            require(not self.precompute, "precompute: the first layer of a gcnii aggregates nothing")
+        require(0 <= self.first_share <= 1, f"first_share = {self.first_share}: needs 0 <= first_share <= 1")
+        require(self.weight_decline > 0, f"weight_decline = {self.weight_decline}: needs to be more than 0")
         require(self.num_features >= 1, f"{self.num_features} features: a model needs at least one")
         require(self.num_classes >= 1, f"{self.num_classes} classes: a model needs at least one")
 
@@ -77,8 +97,8 @@ class ModelSpec:
 
     @property
     def exchanged_layers(self) -> tuple[int, ...]:
-        """The layers whose input rows travel every epoch: all graph layers, less layer 0 if precomputed."""
-        return tuple(range(1 if self.precompute else 0, self.num_graph_layers))
+        """The layers whose input rows travel every epoch: graph layers, without a precomputed or projecting layer 0."""
+        return tuple(range(1 if self.precompute or self.projects(0) else 0, self.num_graph_layers))
 
     def aggregates(self, layer: int) -> bool:
         """Whether the layer aggregates neighbours' rows that are new in every epoch."""
@@ -87,6 +107,18 @@ class ModelSpec:
     def attends(self, layer: int) -> bool:
         """Whether the layer weighs neighbours, in every epoch even if it is precomputed: the weights change."""
         return self.kind is ModelKind.GAT and layer < self.num_graph_layers
+
+    def projects(self, layer: int) -> bool:
+        """Whether the layer only makes the rows that all later ones mix in."""
+        return self.kind is ModelKind.GCNII and layer == 0
+
+    def mixes_first(self, layer: int) -> bool:
+        """Whether the layer mixes in the output rows of layer 0."""
+        return self.kind is ModelKind.GCNII and layer > 0
+
+    def adds_input(self, layer: int) -> bool:
+        """Whether the layer adds its input rows to its output."""
+        return self.kind is ModelKind.RESGCN and 0 < layer < min(self.num_graph_layers, self.layers - 1)
 
     def head_width(self, layer: int) -> int:
         """Columns a head of the layer makes."""
@@ -102,5 +134,7 @@ class ModelSpec:
         norm = 2 * out if self.norm is Norm.LAYER and layer < self.layers - 1 else 0
         if self.attends(layer):  # a matrix, a vector per end of an edge, a bias
             return (wide + 2) * self.heads * self.head_width(layer) + out + norm
+        if self.mixes_first(layer):  # a matrix without bias; after the last convolution the classifier
+            return wide * wide + norm + (wide * out + out if layer == self.layers - 1 else 0)
         matrices = 2 if self.kind is ModelKind.SAGE and layer < self.num_graph_layers else 1
         return matrices * (wide * out + out) + norm

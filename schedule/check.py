@@ -3,6 +3,7 @@
 Each rule is a function from a schedule to messages that name the op; later rules assume that earlier ones hold.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from halocast.base.errors import InputError
 from halocast.schedule.ir import (
     CARRIES,
+    IDS,
     KERNEL_DIMS,
     MATCHED,
     NAME,
@@ -28,6 +30,7 @@ from halocast.schedule.ir import (
 from halocast.schedule.passes import communications, dependence_edges, find_cycle, hyperperiod, read_lag
 
 Rule = Callable[[Schedule], Iterator[str]]
+WORD = re.compile(r"[A-Za-z0-9_.+-]+")  # of params
 
 
 def check(schedule: Schedule) -> Schedule:
@@ -109,7 +112,7 @@ def _work(schedule: Schedule) -> Iterator[str]:
 
 def _work_of_kind(schedule: Schedule, op: Op) -> Iterator[str]:
     work, needs = op.work, WORK_OF[op.kind]
-    said = Work(kernels=work.kernels, scale=work.scale, bound=work.bound)
+    said = Work(kernels=work.kernels, scale=work.scale, bound=work.bound, params=work.params)
     if needs == "matrix":
         said = replace(said, matrix=work.matrix, transposed=work.transposed, row_bytes=work.row_bytes)
         if schedule.matrix(work.matrix) is None:
@@ -126,6 +129,9 @@ def _work_of_kind(schedule: Schedule, op: Op) -> Iterator[str]:
         yield f"op {op.label}: negative bytes"
     if work.bound != NO_BOUND and (op.kind is not Kind.PULL or work.bound < 0):
         yield f"op {op.label}: bound {work.bound} is for a PULL and at least 0"
+    for key, word in work.params:
+        if not NAME.fullmatch(key) or not WORD.fullmatch(word):
+            yield f"op {op.label}: params are words, not {key!r} = {word!r}"
     if op.carries and op.kind is not Kind.COMPUTE:
         yield f"op {op.label}: only a COMPUTE says whether it carries, a {op.kind} is known to"
 
@@ -204,6 +210,16 @@ def _exchanged_rows(schedule: Schedule) -> Iterator[str]:
             yield from _wrong_size(schedule, op, op.reads, f"sends {sent} bytes from", sent)
 
 
+def _drawn_sizes(schedule: Schedule) -> Iterator[str]:
+    """Where sizes are drawn, both ends know them from the ids of the rows; the ids themselves say how many they are."""
+    for op in schedule.ops:
+        matrix = schedule.matrix(op.work.matrix)
+        if op.kind is Kind.EXCHANGE and matrix is not None and matrix.drawn:
+            kinds = [found.rows for name in op.reads if (found := schedule.buffer(op.rank, name))]
+            if not kinds or (kinds[0] not in IDS and not set(kinds) >= IDS):
+                yield f"op {op.label}: rows of {matrix.name!r} are drawn, it needs the ids of both ends among its reads"
+
+
 def _wrong_size(schedule: Schedule, op: Op, names: tuple[str, ...], does: str, num_bytes: int) -> Iterator[str]:
     for name in names:
         buffer = schedule.buffer(op.rank, name)
@@ -212,7 +228,7 @@ def _wrong_size(schedule: Schedule, op: Op, names: tuple[str, ...], does: str, n
             yield f"op {op.label}: {does} {name!r} of {buffer.num_bytes} bytes"
 
 
-RULES: tuple[Rule, ...] = (_names, _references, _work, _matching, _no_deadlock, _reads, _exchanged_rows)
+RULES: tuple[Rule, ...] = (_names, _references, _work, _matching, _no_deadlock, _reads, _exchanged_rows, _drawn_sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +299,18 @@ class _Ages:
         return {known[rank] for rank in ranks}
 
     def _read_by(self, rank: int, name: str, instance: int) -> frozenset[int]:
-        """Ages of all that an op reads, its own last result apart; what nobody writes is as new as can be."""
+        """Ages of all that an op reads, its own last result apart; what nobody writes is as new as can be.
+
+        Ids say which rows are moved, they are not among them, unless nothing else is.
+        """
         op = self._schedule.find(rank, name)
         assert op is not None
         given = [buffer for buffer in op.reads if buffer not in op.writes]
+        given = [buffer for buffer in given if not self._is_ids(rank, buffer)] or given
         written = [buffer for buffer in given if self._schedule.writers(rank, buffer)]
         new = {0} if len(written) < len(given) else set[int]()
         return frozenset(new).union(*(self.read(op, buffer, instance) for buffer in written))
+
+    def _is_ids(self, rank: int, name: str) -> bool:
+        buffer = self._schedule.buffer(rank, name)
+        return buffer is not None and buffer.rows in IDS

@@ -1,11 +1,11 @@
 """The schedule IR: an epoch is a loop body whose dependencies carry an iteration distance.
 
     Schedule := num_ranks, itemsize, matrices, buffers, ops, meta
-    Matrix   := name, counts                 counts[i, j] = rows rank i gives to rank j (a halo matrix)
+    Matrix   := name, counts, drawn          counts[i, j] = rows rank i gives to rank j (drawn: on average)
     Buffer   := name, rank, num_bytes, rows, persistent, exact    rank SHARED: in the store, seen by all ranks
     Op       := name, rank, lane, kind, work, reads, writes, after, every, offset, carries
     after    := ((op name, lag), ...)        wait for instance (epoch - lag) of an op of the same rank
-    work     := kernels, and the bytes of the op's kind (table WORK_OF)
+    work     := kernels, the bytes of the op's kind (table WORK_OF), and params: words for whoever does the op
     Kernel   := kind, dims                   (table KERNEL_DIMS)
 
 The rules every interpreter shares:
@@ -21,12 +21,14 @@ The rules every interpreter shares:
   means, not a newer one that a faster rank has pushed meanwhile. Otherwise it finds the newest there is.
 * Ranks that meet only in the store never wait for each other, unless a PULL has a bound: it waits until every rank has
   pushed its instance of `bound` + 1 epochs before, so no rank runs further ahead than that.
+* An EXCHANGE moves what it reads first. If it reads ids as well, only those rows travel: the ids of the rows a rank
+  sends lie in a buffer of sent ids, those of the halo rows that reach it in one of halo ids.
 * A name is `verb.index...`; the executor's handlers are found by the verb, never by the method.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -64,15 +66,20 @@ class Lane(StrEnum):
     REDUCE = "reduce"  # weight gradients
     STORE = "store"
     SAMPLE = "sample"
+    SEND = "send"  # to the next stage of a pipeline
+    RECV = "recv"  # from the stage before
 
 
 class Rows(StrEnum):
-    """Which rows a buffer holds; an EXCHANGE moves inner -> halo (gather) or halo -> sent (give back)."""
+    """Which rows a buffer holds; an EXCHANGE moves inner -> halo (gather), halo -> sent (give back), or ids."""
 
     NONE = "none"
     INNER = "inner"
     HALO = "halo"
     SENT = "sent"  # one row per (peer, node this rank sends to it), grouped by peer
+    SENT_IDS = "sent_ids"  # which of its rows a rank sends to each peer
+    HALO_IDS = "halo_ids"  # which halo rows it gets from each peer
+    GRAPH = "graph"  # a local graph
 
 
 KERNEL_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -99,6 +106,7 @@ WORK_OF: Mapping[Kind, str] = MappingProxyType(
 )
 MATCHED = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.ALLREDUCE, Kind.BARRIER})
 COLLECTIVE = frozenset({Kind.ALLREDUCE, Kind.BARRIER})
+IDS = frozenset({Rows.SENT_IDS, Rows.HALO_IDS})
 # These move values without making new ones, so the age of what they write is that of what they read.
 CARRIES = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.PUSH, Kind.PULL})
 
@@ -119,6 +127,7 @@ class Work:
     num_bytes: int = 0  # SEND, RECV, ALLREDUCE, PUSH, PULL
     scale: float = 1.0  # what a number is multiplied by: this rank's share in a sum, the old share of a running mean
     bound: int = NO_BOUND  # PULL: epochs it may be ahead of the slowest rank
+    params: tuple[tuple[str, str], ...] = ()  # e.g. the rate and the seed of a draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +193,8 @@ class Schedule:
         return tuple(tuple(ops) for ops in lists)
 
     @cached_property
-    def _ops(self) -> dict[tuple[int, str], Op]:
-        return {(op.rank, op.name): op for op in self.ops}
+    def places(self) -> dict[tuple[int, str], int]:
+        return {(op.rank, op.name): place for place, op in enumerate(self.ops)}
 
     @cached_property
     def _buffers(self) -> dict[tuple[int, str], Buffer]:
@@ -213,7 +222,7 @@ class Schedule:
         return {matrix.name: matrix for matrix in self.matrices}
 
     def find(self, rank: int, name: str) -> Op | None:
-        return self._ops.get((rank, name))
+        return self.ops[place] if (place := self.places.get((rank, name))) is not None else None
 
     def buffer(self, rank: int, name: str) -> Buffer | None:
         """The buffer an op of `rank` means by `name`: its own, else the shared one."""
@@ -306,18 +315,16 @@ def ring_bytes(payload_bytes: int, num_ranks: int) -> int:
     return 2 * (num_ranks - 1) * payload_bytes // num_ranks
 
 
-def _sent_exchange(schedule: Schedule, op: Op) -> Ints:
-    return schedule._rows(op, op.work.transposed) * op.work.row_bytes
-
-
-def _sent_send(schedule: Schedule, op: Op) -> Ints:
-    return schedule._one(op.work.peer, op.work.num_bytes)
-
-
 def _sent_allreduce(schedule: Schedule, op: Op) -> Ints:
     group = schedule.group(op)
     after = group[(group.index(op.rank) + 1) % len(group)]
     return schedule._one(after, ring_bytes(op.work.num_bytes, len(group)))
 
 
-SENT = MappingProxyType({Kind.EXCHANGE: _sent_exchange, Kind.SEND: _sent_send, Kind.ALLREDUCE: _sent_allreduce})
+SENT: Mapping[Kind, Callable[[Schedule, Op], Ints]] = MappingProxyType(
+    {
+        Kind.EXCHANGE: lambda s, op: s._rows(op, op.work.transposed) * op.work.row_bytes,
+        Kind.SEND: lambda s, op: s._one(op.work.peer, op.work.num_bytes),
+        Kind.ALLREDUCE: _sent_allreduce,
+    }
+)

@@ -242,11 +242,11 @@ def read_lag(schedule: Schedule, reader: Op, buffer: str) -> tuple[Op, int] | No
     if waited:
         lag, _, writer = min(waited, key=lambda item: item[:2])
         return writer, lag
-    lane = schedule.lanes(reader.rank)[reader.lane]
     same = [w for w in made if w.rank == reader.rank and w.lane == reader.lane]
     if not same:
         return None
-    before = [w for w in same if lane.index(w) < lane.index(reader)]
+    place = schedule.places
+    before = [w for w in same if place[w.rank, w.name] < place[reader.rank, reader.name]]
     return (before[-1], 0) if before else (same[-1], 1)
 
 

@@ -11,7 +11,8 @@
     op 0 store push push.1 payload(640) every(5,1)
 
 Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `to(1,640)` a peer and its bytes;
-`scale(0.95)`, `bound(3)` and `carries()` are the fields of those names.
+`scale(0.95)`, `bound(3)` and `carries()` are the fields of those names, `params(rate=0.1,seed=0)` words for the op.
+`matrix halo ~ 0 3 ; 2 0` is a drawn matrix.
 """
 
 import json
@@ -25,6 +26,7 @@ import numpy as np
 from halocast.base.errors import InputError, unknown
 from halocast.schedule.ir import NO_BOUND, WORK_OF, Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
 
+DRAWN = "~ "
 _CLAUSE = re.compile(r"([a-z]+)\(([^()]*)\)")
 
 
@@ -39,7 +41,7 @@ def format_schedule(schedule: Schedule) -> str:
 
 def _format_matrix(matrix: Matrix) -> str:
     rows = (" ".join(map(str, row)) for row in matrix.counts.tolist())
-    return f"matrix {matrix.name} {' ; '.join(rows)}"
+    return f"matrix {matrix.name} {DRAWN if matrix.drawn else ''}{' ; '.join(rows)}"
 
 
 def _format_buffer(buffer: Buffer) -> str:
@@ -53,6 +55,7 @@ def format_op(op: Op) -> str:
         *_work_clause(op),
         ("scale", [repr(op.work.scale)] if op.work.scale != 1 else (), ","),
         ("bound", [op.work.bound] if op.work.bound != NO_BOUND else (), ","),
+        ("params", [f"{key}={value}" for key, value in op.work.params], ","),
         ("reads", op.reads, ","),
         ("writes", op.writes, ","),
         ("after", [name if lag == 0 else f"{name}@{lag}" for name, lag in op.after], ","),
@@ -124,8 +127,8 @@ def _parse_meta(rest: str) -> tuple[str, str]:
 
 def _parse_matrix(rest: str) -> Matrix:
     name, _, cells = rest.partition(" ")
-    rows = [[int(cell) for cell in row.split()] for row in cells.split(";")]
-    return Matrix(name, np.array(rows, dtype=np.int64))
+    rows = [[int(cell) for cell in row.split()] for row in cells.removeprefix(DRAWN).split(";")]
+    return Matrix(name, np.array(rows, dtype=np.int64), cells.startswith(DRAWN))
 
 
 def _parse_buffer(rest: str) -> Buffer:
@@ -189,6 +192,11 @@ def _after(value: str) -> dict[str, Any]:
     return {"after": tuple((name, int(lag or 0)) for name, _, lag in edges)}
 
 
+def _params(value: str) -> dict[str, Any]:
+    pairs = (pair.partition("=") for pair in value.split(","))
+    return {"params": tuple((key, word) for key, _, word in pairs)}
+
+
 def _every(value: str) -> dict[str, Any]:
     every, offset = value.split(",")
     return {"every": int(every), "offset": int(offset)}
@@ -211,6 +219,7 @@ _WORK_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingP
         "payload": lambda value: {"num_bytes": int(value)},
         "scale": lambda value: {"scale": float(value)},
         "bound": lambda value: {"bound": int(value)},
+        "params": _params,
     }
 )
 _OP_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingProxyType(

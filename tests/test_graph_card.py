@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_faults_are_named(tmp_path: Path) -> None:
 
 def test_an_impossible_halo_is_refused() -> None:
     two, zero = np.array([2, 2]), np.zeros((2, 2), np.int64)
-    parts = {"num_inner": two, "num_edges": two, "num_train": two}
+    parts: dict[str, Any] = {"num_inner": two, "num_edges": two, "num_train": two}
     for matrix, message in (
         (zero + 3, "its own nodes"),
         (np.array([[0, 3], [0, 0]]), r"H\[i, j\]"),

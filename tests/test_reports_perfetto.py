@@ -107,7 +107,7 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {0: "rank 0 (predicted)", 1: "rank 1 (predicted)", 2: "network (predicted)"}
     lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    ranks = {(rank, tid): name for rank in (0, 1) for tid, name in ((0, "compute"), (1, "halo"), (6, "epochs"))}
+    ranks = {(rank, tid): name for rank in (0, 1) for tid, name in ((0, "compute"), (1, "halo"), (8, "epochs"))}
     assert lanes == ranks | {(2, 0): "cpu of host 0"}
     first = {"ph": "X", "pid": 0, "ts": 0.0}
     make, swap = (next(e for e in events if e["name"] == name) for name in ("make", "swap"))

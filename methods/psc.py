@@ -1,0 +1,238 @@
+"""PSC-GCN: rows travel `tau` epochs before they are used, and only those that a sample of the edges needs.
+
+Every node samples its neighbours, the important ones more often; what matters is estimated anew every `refresh` epochs
+from rows of past epochs. Features of halo nodes that are needed often stay where they are needed (a cache).
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from halocast.base.records import require
+from halocast.graph.halo import Cached, Halo
+from halocast.graph.inclusion import CachePolicy
+from halocast.graph.sampling import Weighting, drawn_counts
+from halocast.methods import pipegcn
+from halocast.methods.common import PartOps
+from halocast.methods.sampled import (
+    ASKED,
+    DRAWN,
+    ID_BYTES,
+    NEEDS,
+    SampledPart,
+    rounded,
+    smaller,
+    spread,
+    unsampled,
+    with_sizes,
+)
+from halocast.models.arithmetic import Kernels
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Buffer, Lane, Matrix, Op, Rows, Schedule
+
+MISSED = "missed"  # matrix: rows of layer 0 that travel
+MISSES, LACKS = "misses", "lacks"  # their ids, at the receiver and at the owner
+ODDS, NORMS, CACHE = "odds", "norms", "cache"
+ODDS_BYTES = 4
+ROUNDS = 3  # over all edges, until a row's probabilities no longer exceed 1: later ones have few rows
+
+
+class Wait(StrEnum):
+    JUST_IN_TIME = "just_in_time"
+    BARRIER = "barrier"  # an epoch begins when all its rows are there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    tau: int = 1  # epochs from sending rows to using them
+    eps: float = 0.1  # the share of its neighbours a node samples
+    refresh: int = 10  # epochs between estimates of what matters; 0: never, all edges are alike
+    weighting: Weighting = Weighting.INVERSE
+    cache: float = 0.0  # the share of halo rows whose features stay
+    policy: CachePolicy = CachePolicy.INCLUSION
+    wait: Wait = Wait.JUST_IN_TIME
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.tau >= 0, f"tau = {self.tau}: needs to be at least 0")
+        require(0 < self.eps <= 1, f"eps = {self.eps}: needs 0 < eps <= 1")
+        require(self.refresh >= 0, f"refresh = {self.refresh}: needs to be at least 0 (0: never)")
+        require(0 <= self.cache <= 1, f"cache = {self.cache}: needs 0 <= cache <= 1")
+        require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
+        late = self.wait is Wait.JUST_IN_TIME or self.tau >= 1
+        require(late, "wait = barrier: needs tau of at least 1, or an epoch would wait for rows it makes itself")
+
+
+def psc(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+    meta = (("method", "psc"), ("sizes", halo.source), *_warnings(spec, options))
+    if unsampled(halo, spec):
+        return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), itemsize), meta=meta)
+    keep = np.full(halo.num_parts, options.eps)
+    expected = halo.expected_rows(keep)
+    rows = rounded(expected, halo.matrix)
+    missed, matrices = rows, [Matrix(DRAWN, rows, drawn=True), Matrix(ASKED, with_sizes(rows), drawn=True)]
+    if _caches(spec, options):
+        missed = rounded(halo.expected_rows(keep, Cached(options.cache, options.policy)), halo.matrix)
+        matrices.append(Matrix(MISSED, missed, drawn=True))
+    edges = np.asarray(options.eps * halo.num_edges, np.float64)
+    sizes = (halo, smaller(halo, rows, edges), smaller(halo, missed, edges))
+    parts = [_Part.of(rank, sizes, spec, options, itemsize) for rank in range(halo.num_parts)]
+    return Schedule(
+        num_ranks=halo.num_parts,
+        itemsize=itemsize,
+        matrices=tuple(matrices),
+        buffers=tuple(buffer for part in parts for buffer in part.buffers()),
+        ops=tuple(op for part in parts for op in part.ops()),
+        meta=(*meta, *spread(expected)),
+    )
+
+
+def _caches(spec: ModelSpec, options: Options) -> bool:
+    return options.cache > 0 and spec.aggregates(0)
+
+
+def _warnings(spec: ModelSpec, options: Options) -> tuple[tuple[str, str], ...]:
+    if options.cache == 0 or spec.aggregates(0):
+        return ()
+    return (("warning", f"cache = {options.cache} is of no use with precompute: layer 0 sends no rows to save"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    sampled: SampledPart
+    misses: PartOps  # sizes of layer 0's exchange
+    options: Options
+
+    @classmethod
+    def of(cls, rank: int, sizes: tuple[Halo, Halo, Halo], spec: ModelSpec, options: Options, itemsize: int) -> "_Part":
+        full, part, misses = (PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize) for halo in sizes)
+        words = {"eps": options.eps, "seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
+        if _caches(spec, options):
+            words |= {"cache": options.cache, "policy": options.policy}
+        sampled = SampledPart(
+            full=full,
+            part=part,
+            draw="sample_edges",
+            params=tuple((key, str(word)) for key, word in words.items()),
+            by_receiver=True,
+            lag=options.tau,
+            lane=Lane.SAMPLE,
+            id_lane=Lane.SAMPLE,
+            grad_lane=Lane.GRAD,
+        )
+        return cls(sampled=sampled, misses=misses, options=options)
+
+    @property
+    def caches(self) -> bool:
+        return _caches(self.sampled.part.spec, self.options)
+
+    def ops(self) -> list[Op]:
+        sampled, part = self.sampled, self.sampled.part
+        layers = range(part.spec.layers)
+        ops = [self._sample(), self._exchange_ids(), sampled.rebuild()]
+        for layer in layers:
+            ops += self._layer(layer)
+        ops.append(part.loss())
+        ops += [self._weigh()] if self.options.refresh else []
+        for layer in reversed(layers):
+            ops.append(sampled.backward(layer))
+            if part.returns(layer):
+                ops.append(sampled.exchange_grad(layer))
+        ops += [part.allreduce((("backward.0", 0),)), part.step((("allreduce", 0),))]
+        return self._with_barrier(ops) if self.options.wait is Wait.BARRIER else ops
+
+    def _sample(self) -> Op:
+        waits: tuple[tuple[str, int], ...] = (("step", 1),)
+        if not self.options.refresh:
+            return self._twice(self.sampled.sample(waits), MISSES)
+        return self._twice(self.sampled.sample((*waits, ("weigh", 1)), (ODDS,)), MISSES)
+
+    def _exchange_ids(self) -> Op:
+        return self._twice(self.sampled.exchange_ids(), LACKS)
+
+    def _twice(self, op: Op, missing: str) -> Op:
+        """With a cache, layer 0 has ids of its own; the others' say which those are."""
+        return replace(op, writes=(*op.writes, missing)) if self.caches else op
+
+    def _layer(self, layer: int) -> list[Op]:
+        sampled, part = self.sampled, self.sampled.part
+        if not part.exchanges(layer):
+            return [sampled.forward(layer)]
+        begins = ((f"forward.{layer - 1}", 0),) if layer else (("step", 1),)
+        if layer > 0 or not self.caches:
+            return [sampled.exchange(layer, begins), sampled.forward(layer)]
+        sent = self.misses.exchange(0, (*begins, (sampled.draw, 0), ("exchange_ids", 0)))
+        sent = replace(sent, work=replace(sent.work, matrix=MISSED), reads=(*sent.reads, LACKS, MISSES))
+        return [sent, self._recall(), _instead(sampled.forward(0))]
+
+    def _recall(self) -> Op:
+        """Received rows and cached ones together."""
+        part, lag = self.sampled.part, self.options.tau
+        kernels: Kernels = (("gather", (part.size.num_halo, part.spec.num_features)),)
+        waits = (("exchange.0", lag), (self.sampled.draw, lag))
+        op = part.compute("recall.0", kernels, ("halo.0", NEEDS, CACHE), ("rows.0", CACHE), waits)
+        return replace(op, carries=True)
+
+    def _weigh(self) -> Op:
+        """How much every neighbour's rows matter, and from it the probabilities of the edges."""
+        part, lag, every = self.sampled.part, self.options.tau, self.options.refresh
+        layers = part.spec.exchanged_layers
+        halo = tuple(f"halo.{layer}" for layer in layers)
+        waits = tuple((f"exchange.{layer}", lag) for layer in layers)
+        op = part.compute(
+            "weigh",
+            self._weighing(),
+            (*(f"h.{layer}" for layer in layers), *halo, NEEDS, NORMS),
+            (ODDS, NORMS),
+            (*waits, (self.sampled.draw, lag)),
+        )
+        op = replace(op, every=every, offset=every - 1, work=replace(op.work, params=self.sampled.params))
+        return _instead(op) if self.caches else op
+
+    def _weighing(self) -> Kernels:
+        part, edges = self.sampled.part, self.sampled.full.size.num_edges
+        rows, widths = part.size.num_inner + part.size.num_halo, part.spec.widths
+        kernels: list[tuple[str, tuple[int, ...]]] = []
+        for layer in part.spec.exchanged_layers:
+            kernels.append(("gemm", (rows, widths[layer], widths[layer + 1])))
+            kernels.append(("elementwise", (rows * widths[layer + 1], 1)))
+        return (*kernels, ("gather", (edges, 1)), *[("elementwise", (edges, 4))] * ROUNDS)
+
+    def _with_barrier(self, ops: list[Op]) -> list[Op]:
+        sent = [op.name for op in ops if op.verb in ("exchange", "exchange_grad")]
+        waits = tuple((name, self.options.tau) for name in sent)
+        return [
+            replace(op, after=(*op.after, *(edge for edge in waits if edge not in op.after)))
+            if op.name == "forward.0"
+            else op
+            for op in ops
+        ]
+
+    def buffers(self) -> list[Buffer]:
+        made = {buffer.name: buffer for buffer in self.sampled.buffers()}
+        part, full = self.sampled.part, self.sampled.full
+        rank, columns = part.rank, full.size.num_inner + full.size.num_halo
+        if self.options.refresh:
+            norms = len(part.spec.exchanged_layers) * columns * part.itemsize
+            made[ODDS] = Buffer(name=ODDS, rank=rank, num_bytes=ODDS_BYTES * full.size.num_edges)
+            made[NORMS] = Buffer(name=NORMS, rank=rank, num_bytes=norms, persistent=True)
+        if self.caches:
+            missed = {buffer.name: buffer for buffer in self.misses.buffers()}
+            made |= {"rows.0": replace(made["halo.0"], name="rows.0")}
+            made |= {name: missed[name] for name in ("halo.0", "packed.0")}
+            size = int(drawn_counts(np.array([full.size.num_halo]), self.options.cache)[0])
+            num_bytes = size * part.spec.num_features * part.itemsize
+            made[CACHE] = Buffer(name=CACHE, rank=rank, num_bytes=num_bytes, persistent=True)
+            made[MISSES] = self._ids(MISSES, self.misses.size.num_halo, Rows.HALO_IDS)
+            made[LACKS] = self._ids(LACKS, self.misses.num_sent, Rows.SENT_IDS)
+        return list(made.values())
+
+    def _ids(self, name: str, num_rows: int, rows: Rows) -> Buffer:
+        return Buffer(name=name, rank=self.misses.rank, num_bytes=2 * ID_BYTES * num_rows, rows=rows)
+
+
+def _instead(op: Op) -> Op:
+    """The op with received and cached rows of layer 0 together in place of those received; they are made before it."""
+    reads = tuple("rows.0" if name == "halo.0" else name for name in op.reads)
+    return replace(op, reads=reads, after=tuple(edge for edge in op.after if edge[0] != "exchange.0"))

@@ -1,0 +1,181 @@
+"""What sampling methods share: an epoch's draw, the ids that travel, the local graph that is rebuilt, scaled sizes.
+
+Buffers: `sends` are the ids of the rows a rank sends, `needs` those of the halo rows it gets, `graph` is the local
+graph over them. Rows may be drawn by their owner, who tells the receiver, or edges by their receiver, who asks the
+owner for the rows he needs. A draw is for `lag` epochs later; what travelled with it is used then, too.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from halocast.graph.graph import Ints
+from halocast.graph.halo import Halo
+from halocast.graph.inclusion import Expected
+from halocast.graph.spread import Reals
+from halocast.methods.common import PartOps, ir_kernels
+from halocast.models import arithmetic
+from halocast.models.arithmetic import Kernels
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Buffer, Kind, Lane, Op, Rows, Work
+
+SENDS, NEEDS, GRAPH = "sends", "needs", "graph"
+DRAWN, ASKED = "drawn", "asked"  # matrices: rows that travel, and ids
+ID_BYTES = 8
+After = tuple[tuple[str, int], ...]
+
+
+def smaller(halo: Halo, matrix: Ints, num_edges: Reals) -> Halo:
+    """The sizes of an epoch in which only some rows travel and only some edges count."""
+    return replace(halo, matrix=matrix, num_edges=np.rint(num_edges).astype(np.int64), row_edges=())
+
+
+def rounded(expected: Expected, matrix: Ints) -> Ints:
+    """Whole rows; a pair that may have rows to exchange has one at least, so that both ends are known to meet."""
+    whole = np.rint(expected.mean).astype(np.int64)
+    return np.minimum(np.maximum(whole, matrix > 0), matrix)
+
+
+def with_sizes(counts: Ints) -> Ints:
+    """Ids that are asked for, and before them their number."""
+    return counts + (counts > 0)
+
+
+def spread(expected: Expected) -> tuple[tuple[str, str], ...]:
+    """For a schedule's meta: rows of an epoch over all pairs, and their standard deviation from epoch to epoch."""
+    mean, variance = float(expected.mean.sum()), float(expected.variance.sum())
+    return (("rows.mean", f"{mean:.6g}"), ("rows.std", f"{variance**0.5:.6g}"))
+
+
+def draw_numbers(count: int) -> Kernels:
+    """A random number each, compared or sorted into those that stay: written, read twice, the choice written."""
+    return (("elementwise", (count, 4)),)
+
+
+def build_graph(num_edges: int, num_kept: int) -> Kernels:
+    """Marks of all edges looked up and counted; the kept ones renumbered, and sorted by source for the way back."""
+    return (
+        ("gather", (num_edges, 1)),
+        ("elementwise", (num_edges, 2)),
+        ("gather", (num_kept, 1)),
+        ("gather", (num_kept, 1)),
+        ("gather", (num_kept, 2)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledPart:
+    """Makes the ops and buffers of one part of which only some halo rows are there in an epoch."""
+
+    full: PartOps  # with all rows
+    part: PartOps  # with those of an average epoch
+    draw: str  # the op that draws
+    params: tuple[tuple[str, str], ...]
+    by_receiver: bool  # edges are drawn where they end, not rows where they are owned
+    lag: int = 0
+    lane: Lane = Lane.COMPUTE  # of the draws
+    id_lane: Lane = Lane.HALO
+    grad_lane: Lane = Lane.HALO
+
+    def sample(self, after: After, reads: tuple[str, ...] = ()) -> Op:
+        count = self.full.size.num_edges if self.by_receiver else self.full.num_sent
+        return Op(
+            name=self.draw,
+            rank=self.part.rank,
+            lane=self.lane,
+            kind=Kind.SAMPLE,
+            work=Work(kernels=ir_kernels(draw_numbers(count)), params=self.params),
+            reads=reads,
+            writes=(NEEDS if self.by_receiver else SENDS,),
+            after=after,
+        )
+
+    def exchange_ids(self) -> Op:
+        """The one who drew tells the other."""
+        told = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
+        matrix = ASKED if self.by_receiver else DRAWN
+        return Op(
+            name="exchange_ids",
+            rank=self.part.rank,
+            lane=self.id_lane,
+            kind=Kind.EXCHANGE,
+            work=Work(matrix=matrix, transposed=self.by_receiver, row_bytes=ID_BYTES),
+            reads=told[:1],
+            writes=told[1:],
+            after=((self.draw, 0),),
+        )
+
+    def rebuild(self) -> Op:
+        kernels = build_graph(self.full.size.num_edges, self.part.size.num_edges)
+        waits = ((self.draw if self.by_receiver else "exchange_ids", 0),)
+        return replace(self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits), lane=self.lane)
+
+    def exchange(self, layer: int, after: After) -> Op:
+        return self._picked(self.part.exchange(layer, after), 0)
+
+    def exchange_grad(self, layer: int) -> Op:
+        """Gradients of the rows of this epoch's graph, which was drawn `lag` epochs ago."""
+        op = self.part.exchange_grad(layer, ((f"backward.{layer}", 0),))
+        return replace(self._picked(op, self.lag), lane=self.grad_lane)
+
+    def _picked(self, op: Op, lag: int) -> Op:
+        return replace(
+            op,
+            work=replace(op.work, matrix=DRAWN),
+            reads=(*op.reads, SENDS, NEEDS),
+            after=(*op.after, (self.draw, lag), ("exchange_ids", lag)),
+        )
+
+    def forward(self, layer: int, after: After = ()) -> Op:
+        op = self._whole(self.part.forward(layer, after), layer, ())
+        if not self.part.exchanges(layer):
+            return op
+        waits = (*after, (f"exchange.{layer}", self.lag), ("rebuild", self.lag))
+        return replace(op, reads=(*op.reads, GRAPH), after=waits)
+
+    def backward(self, layer: int) -> Op:
+        """What comes back belongs to the rows that were sent with the draw of another `lag` epochs before."""
+        reads, waits = list[str](), list[tuple[str, int]]()
+        added: Kernels = ()
+        if self.part.returns(layer + 1):
+            added = arithmetic.add_rows(self.part.num_sent, self.part.spec.widths[layer + 1])
+            sent = "exchange_ids" if self.by_receiver else self.draw
+            reads, waits = [SENDS], [(f"exchange_grad.{layer + 1}", self.lag), (sent, 2 * self.lag)]
+        if self.part.exchanges(layer):
+            reads, waits = [*reads, GRAPH], [*waits, ("rebuild", self.lag)]
+        op = self._whole(self.part.backward(layer), layer, added)
+        return replace(op, reads=(*op.reads, *reads), after=(*op.after, *waits))
+
+    def _whole(self, op: Op, layer: int, added: Kernels) -> Op:
+        """Attention over precomputed rows has all of them in every epoch."""
+        if self.part.exchanges(layer) or not self.part.spec.attends(layer):
+            return op
+        makes = arithmetic.forward if op.verb == "forward" else arithmetic.backward
+        kernels = ir_kernels((*added, *makes(self.part.spec, layer, self.full.size)))
+        return replace(op, work=replace(op.work, kernels=kernels))
+
+    def buffers(self) -> list[Buffer]:
+        """Those of an average epoch, with all that stays whole, and the draw's."""
+        whole = {"topology", "send_rows", "aggregated.0"}
+        whole |= {f"keep.{layer}" for layer in range(self.part.spec.layers) if not self.part.exchanges(layer)}
+        kept = {buffer.name: buffer for buffer in self.full.buffers()}
+        made = [kept[buffer.name] if buffer.name in whole else buffer for buffer in self.part.buffers()]
+        size, row = self.part.size, 2 * ID_BYTES  # the id and the place of the row
+        drawn = [
+            (SENDS, row * self.part.num_sent, Rows.SENT_IDS),
+            (NEEDS, row * size.num_halo + (self.full.size.num_edges if self.by_receiver else 0), Rows.HALO_IDS),
+            (GRAPH, self._graph_bytes(), Rows.GRAPH),
+        ]
+        rank = self.part.rank
+        return [*made, *(Buffer(name=name, rank=rank, num_bytes=size, rows=rows) for name, size, rows in drawn)]
+
+    def _graph_bytes(self) -> int:
+        """CSR in both directions with a weight per edge, the columns' degrees, and the scale of halo rows."""
+        size, item = self.part.size, self.part.itemsize
+        columns = size.num_inner + size.num_halo
+        return 2 * (4 + item) * size.num_edges + 4 * (size.num_inner + columns + 2) + item * (columns + size.num_halo)
+
+
+def unsampled(halo: Halo, spec: ModelSpec) -> bool:
+    """Whether no row ever travels, so that there is nothing to draw."""
+    return halo.num_parts == 1 or not spec.exchanged_layers

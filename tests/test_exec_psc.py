@@ -1,0 +1,271 @@
+"""Sampled prefetching on real processes: PipeGCN or vanilla without sampling, else as on the matrices it drew."""
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dense import Dense, adjacency, train_stale, with_edges, without_cut
+from training import EPOCHS, Trained, metis_parts, random_parts, schedule_for, small_graph, spec_for, train
+
+from halocast.exec.comm import Link
+from halocast.exec.drawn import all_ids
+from halocast.exec.handlers import handle
+from halocast.exec.interpret import Progress
+from halocast.exec.job import Job, Settings
+from halocast.exec.state import RankState
+from halocast.graph import Graph, build_parts, load
+from halocast.graph.inclusion import CachePolicy, choose_cache, edge_probabilities, halo_inclusion
+from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
+from halocast.methods.psc import Wait
+from halocast.models.spec import ModelKind
+from halocast.schedule.check import staleness
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+GRAPH = small_graph()
+ASSIGNED = metis_parts(GRAPH, 3)
+PARTS = build_parts(GRAPH, ASSIGNED)
+EPS = 0.3
+
+
+def run(directory: Path, method: str = "psc", model: dict[str, Any] | None = None, **changes: Any) -> Trained:
+    options = changes.pop("options", {})
+    spec = spec_for(GRAPH, **(model or {}))
+    return train(GRAPH, ASSIGNED, spec, directory, method=method, options=options, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tau", "model"), [(0, {}), (1, {}), (2, {"kind": ModelKind.GCN}), (1, {"kind": ModelKind.GAT, "heads": 2})]
+)
+def test_with_all_edges_it_is_a_pipeline_of_that_lag(tmp_path: Path, tau: int, model: dict[str, Any]) -> None:
+    """Without lag, vanilla; bit for bit, since rows and edges keep their order."""
+    expected = run(tmp_path / "pipegcn", "pipegcn", model, options={"lag": tau}, num_epochs=7)
+    found = run(tmp_path / "psc", "psc", model, options={"tau": tau, "eps": 1.0}, num_epochs=7)
+    assert found.run.losses == expected.run.losses
+    assert found.run.weight_hashes == expected.run.weight_hashes
+
+
+def drawn(epoch: int, tau: int, weighting: Weighting) -> tuple[Dense, Dense]:
+    """The edges inside parts and across them with their weights; nothing is drawn for the first `tau` epochs."""
+    matrix = adjacency(GRAPH)
+    if epoch >= tau:
+        weights = []
+        for part in PARTS:
+            p = np.full(part.num_edges, EPS)
+            kept = draw_edges(p, seed=3, rank=part.rank, epoch=epoch)
+            weights.append(np.zeros(part.num_edges))
+            weights[-1][kept] = edge_weights(weighting, part.indptr, p, kept)
+        matrix = with_edges(GRAPH, PARTS, weights)
+    inside = matrix * (without_cut(GRAPH, PARTS) > 0)
+    return inside, matrix - inside
+
+
+@pytest.mark.parametrize(
+    ("tau", "weighting", "kind"),
+    [
+        (0, Weighting.INVERSE, ModelKind.GCN),
+        (1, Weighting.INVERSE, ModelKind.SAGE),
+        (2, Weighting.SAMPLED_DEGREE, ModelKind.SAGE),
+    ],
+)
+def test_every_epoch_is_trained_on_the_edges_that_were_drawn_for_it(
+    tmp_path: Path, tau: int, weighting: Weighting, kind: ModelKind
+) -> None:
+    options = {"tau": tau, "eps": EPS, "refresh": 0, "seed": 3, "weighting": weighting}
+    found = run(tmp_path, model={"kind": kind}, options=options, num_epochs=7)
+    spec = spec_for(GRAPH, kind=kind)
+    losses, weights = train_stale(GRAPH, spec, lambda epoch: drawn(epoch, tau, weighting), lag=tau, num_epochs=7)
+    assert np.allclose(found.run.losses, losses, rtol=1e-9, atol=0)
+    for own in found.weights:
+        assert (own - weights).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize(
+    ("policy", "tau", "refresh", "device"),
+    [
+        (CachePolicy.INCLUSION, 2, 2, "cpu"),
+        (CachePolicy.DEGREE, 1, 3, "twin"),
+        (CachePolicy.RANDOM, 0, 0, "cpu"),
+    ],
+)
+def test_a_cache_changes_no_input_of_any_layer(
+    tmp_path: Path, policy: CachePolicy, tau: int, refresh: int, device: str
+) -> None:
+    """Also where copies to and from a device are as late as they may be."""
+    options = {"tau": tau, "eps": EPS, "refresh": refresh, "policy": policy}
+    without = run(tmp_path / "without", options=options, num_epochs=9)
+    cached = run(tmp_path / "with", options={**options, "cache": 0.4}, num_epochs=9, device=device)
+    assert cached.run.weight_hashes == without.run.weight_hashes
+    assert bytes_of(cached, "exchange.0") < bytes_of(without, "exchange.0")
+    for name in ("exchange.1", "exchange.2", "exchange_grad.1", "exchange_ids"):
+        assert bytes_of(cached, name) == bytes_of(without, name)
+
+
+def bytes_of(trained: Trained, op: str) -> int:
+    return sum(span.num_bytes for span in trained.run.trace.spans if span.op == op)
+
+
+def test_a_cache_saves_exactly_the_features_of_its_hits(tmp_path: Path) -> None:
+    """A chosen row travels when it is needed first, and never again."""
+    options = {"tau": 1, "eps": EPS, "refresh": 0}
+    without = run(tmp_path / "without", options=options)
+    cached = run(tmp_path / "with", options={**options, "cache": 0.4})
+    hits = 0
+    for part in PARTS:
+        p, here = np.full(part.num_edges, EPS), set[int]()
+        chosen = choose_cache(CachePolicy.INCLUSION, 0.4, part, halo_inclusion(part, p), seed=0)
+        for epoch in range(1, EPOCHS + 1):
+            needed = needed_halo(part, draw_edges(p, seed=0, rank=part.rank, epoch=epoch)).tolist()
+            hits += len(here.intersection(needed))
+            here.update(row for row in needed if chosen[row])
+    assert hits > 0
+    assert bytes_of(without, "exchange.0") - bytes_of(cached, "exchange.0") == hits * GRAPH.num_features * 8
+
+
+def test_rows_and_gradients_are_as_old_as_the_checker_says(tmp_path: Path) -> None:
+    trained = run(tmp_path, options={"tau": 2, "eps": EPS, "refresh": 2, "cache": 0.3}, num_epochs=9)
+    predicted = {(read.op, read.buffer): set(read.ages) for read in staleness(trained.schedule)}
+    assert {key: set(ages) for key, ages in trained.run.ages.items()} == {
+        key: predicted[key] for key in trained.run.ages
+    }
+    assert set(trained.run.ages["forward.2", "halo.2"]) == {2}
+    assert set(trained.run.ages["recall.0", "halo.0"]) == {2}
+    assert set(trained.run.ages["backward.0", "gsent.1"]) == {2}
+
+
+def test_errors_of_stale_rows_can_be_measured(tmp_path: Path) -> None:
+    """With frozen weights and whole inner rows, what is stale is exact from some epoch on; here nothing is drawn."""
+    trained = run(tmp_path, options={"tau": 1, "eps": 1.0}, num_epochs=6, lr=0.0, errors=True)
+    late = [e for e in trained.run.errors if e.epoch >= 3]
+    assert {e.what for e in late} == {"features"}
+    assert max(e.squared_error for e in late) <= 1e-20
+
+
+def test_a_barrier_lets_an_epoch_begin_when_all_its_rows_are_there(tmp_path: Path) -> None:
+    options = {"tau": 1, "eps": EPS, "refresh": 0}
+    free = run(tmp_path / "free", options=options, num_epochs=6)
+    waits = run(tmp_path / "waits", options={**options, "wait": Wait.BARRIER}, num_epochs=6)
+    assert waits.run.weight_hashes == free.run.weight_hashes
+    ends: dict[tuple[int, int], float] = defaultdict(float)
+    for span in waits.run.trace.spans:
+        if span.op.startswith("exchange") and span.op != "exchange_ids":
+            ends[span.rank, span.epoch] = max(ends[span.rank, span.epoch], span.end_s)
+    starts = [s for s in waits.run.trace.spans if s.op == "forward.0" and s.epoch >= 1]
+    assert len(starts) == 3 * 5
+    assert all(s.start_s >= ends[s.rank, s.epoch - 1] for s in starts)
+
+
+def first_rank(*, kind: ModelKind, tau: int) -> RankState:
+    """Rank 0 of a two-layer model, without anybody to talk to."""
+    spec = spec_for(GRAPH, kind=kind, layers=2)
+    schedule = schedule_for(PARTS, spec, "float64", "psc", tau=tau, eps=EPS, refresh=1)
+    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
+    state = RankState(job, PARTS[0], Link(rank=0, timeout_s=1, backend="gloo", device=torch.device("cpu")))
+    state.progress = Progress(schedule.by_rank[0], 1.0)
+    return state
+
+
+def test_halo_rows_that_never_came_matter_as_much_as_others_do() -> None:
+    """In the first epochs of a pipeline zeros stand in their place."""
+    state = first_rank(kind=ModelKind.SAGE, tau=1)
+    (weigh,) = (op for op in state.schedule.by_rank[0] if op.name == "weigh")
+    state.values["h.1"][0] = torch.ones(PARTS[0].num_inner, 16, dtype=torch.float64)
+    handle(state, weigh, 0)
+    halo = PARTS[0].indices >= PARTS[0].num_inner
+    assert state.values["odds"][0][halo].min() > EPS / 3
+
+
+def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer() -> None:
+    """Own rows as they are, halo rows as received; for GCN a neighbour counts less the more it has itself."""
+    state = first_rank(kind=ModelKind.GCN, tau=0)
+    part, rng = PARTS[0], np.random.default_rng(0)
+    some = np.sort(rng.permutation(part.num_halo)[:20])
+    state.values["needs"][0] = all_ids(torch.from_numpy(some), np.array([0, 20, 20, 20]))
+    squares = np.zeros(part.num_inner + part.num_halo)
+    for layer, width in ((0, 12), (1, 16)):
+        inner, halo = rng.normal(size=(part.num_inner, width)), rng.normal(size=(20, width)) * 3
+        if layer:
+            state.values["h.1"][0] = torch.from_numpy(inner)
+        else:
+            inner = part.features.astype(np.float64)
+        state.channels[f"exchange.{layer}"].ring[0] = torch.from_numpy(halo)
+        matrix = state.model.linears[layer].neighbours.weight.detach().numpy().T  # type: ignore[union-attr,operator]
+        own, others = ((inner @ matrix) ** 2).sum(1), ((halo @ matrix) ** 2).sum(1)
+        seen = np.concatenate((own, np.full(part.num_halo, np.concatenate((own, others)).mean())))
+        seen[part.num_inner + some] = others
+        squares += seen
+    (weigh,) = (op for op in state.schedule.by_rank[0] if op.name == "weigh")
+    handle(state, weigh, 0)
+    length = np.sqrt(squares / part.out_degree)
+    expected = edge_probabilities(part, length[part.indices], EPS)
+    assert state.values["odds"][0] == pytest.approx(expected, rel=1e-6)
+    assert np.ptp(expected) > 0.2
+
+
+def test_executed_bytes_are_the_expected_ones_on_average(tmp_path: Path) -> None:
+    """Two parts, so that a rank's bytes are those of a pair; with the cache filled after 20 epochs."""
+    graph = small_graph(nodes=3000, degree=10, features=4)
+    trained = train(
+        graph,
+        random_parts(graph, 2),
+        spec_for(graph, layers=2, hidden=4),
+        tmp_path,
+        method="psc",
+        options={"eps": EPS, "refresh": 0, "cache": 0.2},
+        num_epochs=80,
+        dtype="float32",
+        num_threads=1,
+    )
+    sums: dict[tuple[int, str], float] = defaultdict(float)
+    for span in trained.run.trace.spans:
+        if span.epoch >= 20:
+            sums[span.rank, span.op] += span.num_bytes / 60
+    for op in trained.schedule.ops:
+        if op.name.startswith("exchange"):
+            assert sums[op.rank, op.name] == pytest.approx(trained.schedule.num_bytes(op), rel=0.01), op.label
+            assert int(trained.schedule.received(op).sum()) // op.work.row_bytes > 100
+
+
+def points(directory: Path, graph: Graph, method: str, num_epochs: int, seed: int = 5, **options: Any) -> float:
+    """Test accuracy in per cent, the mean of the last evaluations."""
+    trained = train(
+        graph,
+        metis_parts(graph, 2),
+        spec_for(graph, hidden=32, dropout=0.5),
+        directory,
+        method=method,
+        options=options,
+        dtype="float32",
+        num_epochs=num_epochs,
+        eval_every=10,
+        num_threads=1,
+        seed=seed,
+    )
+    return 100 * mean(scores["test"] for scores in list(trained.run.evaluated.values())[-4:])
+
+
+def test_it_learns_as_well_as_vanilla_where_a_tenth_of_the_neighbours_are_some(tmp_path: Path) -> None:
+    graph = small_graph(nodes=1500, degree=50, classes=6, features=32)
+    vanilla = points(tmp_path / "vanilla", graph, "vanilla", 60)
+    for tau in (1, 2):
+        assert points(tmp_path / str(tau), graph, "psc", 60, tau=tau) >= vanilla - 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pubmed", "amazon-computers"])
+def test_sampling_methods_learn_real_graphs_as_well_as_vanilla(tmp_path: Path, name: str) -> None:
+    if not (DATA / f"{name}.npz").exists():
+        pytest.skip(f"{name}.npz is not beside the project")
+    graph = load(str(DATA / f"{name}.npz"))
+
+    def over_seeds(label: str, method: str, **options: Any) -> float:
+        return mean(points(tmp_path / f"{label}-{s}", graph, method, 150, s, **options) for s in range(3))
+
+    vanilla = over_seeds("vanilla", "vanilla")
+    for rate in (0.1, 0.01):
+        assert over_seeds(f"bns-{rate}", "bns", rate=rate) >= vanilla - 1.5
+    for tau in (1, 2):
+        assert over_seeds(f"psc-{tau}", "psc", tau=tau, eps=0.1) >= vanilla - 1.5

@@ -1,0 +1,192 @@
+"""GNNPipe's schedules: bytes, slots, stages, ages and memory are what the method says, and bad options are refused."""
+
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training import small_graph, spec_for
+
+from halocast.base.errors import InputError
+from halocast.exec.null import execute_null
+from halocast.graph import assign
+from halocast.graph.card import card_volume, load_card
+from halocast.graph.chunks import chunks_from_card
+from halocast.graph.halo import Halo, from_assignment
+from halocast.methods.gnnpipe import Options, choices, fit, gnnpipe
+from halocast.methods.stages import Grouping, Split, min_max, split_layers
+from halocast.models.spec import ModelKind, ModelSpec, Norm
+from halocast.reports.metrics import measure
+from halocast.schedule.check import check, staleness
+from halocast.schedule.ir import Kind, Schedule
+from halocast.schedule.passes import memory
+from halocast.schedule.text import format_schedule, parse_schedule
+from halocast.sim.cluster import load_cluster
+from halocast.sim.engine import simulate
+from halocast.sim.links import UnlimitedLinks
+
+GRAPH = small_graph()
+
+
+def halo_of(num_chunks: int) -> Halo:
+    return from_assignment(GRAPH, assign(GRAPH, num_chunks, balance="cost", seed=1, cache=False))
+
+
+def spec_of(layers: int = 6, **changes: Any) -> ModelSpec:
+    return spec_for(GRAPH, **{"kind": ModelKind.GCN, "layers": layers, **changes})
+
+
+def schedule_of(num_chunks: int = 5, model: dict[str, Any] | None = None, **options: Any) -> Schedule:
+    return check(gnnpipe(halo_of(num_chunks), spec_of(**(model or {})), Options(**options), 4))
+
+
+def bytes_of(schedule: Schedule) -> int:
+    return sum(schedule.num_bytes(op) for op in schedule.ops)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 6])
+def test_an_epoch_sends_every_node_forth_and_back_between_stages(stages: int) -> None:
+    assert bytes_of(schedule_of(stages=stages)) == 2 * (stages - 1) * 300 * 16 * 4
+    deep = {"kind": ModelKind.GCNII, "norm": Norm.NONE}
+    assert bytes_of(schedule_of(stages=stages, model=deep)) == 2 * (stages - 1) * 300 * 2 * 16 * 4
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+def test_schedules_survive_their_text_and_run_without_deadlock(lockstep: bool) -> None:
+    schedule = schedule_of(stages=3, lockstep=lockstep, model={"kind": ModelKind.GCNII, "norm": Norm.NONE})
+    assert parse_schedule(format_schedule(schedule)).ops == schedule.ops
+    trace = execute_null(schedule, num_epochs=3)
+    assert len(trace.spans) == sum(op.exists(epoch) for op in schedule.ops for epoch in range(3))
+
+
+def test_lockstep_meets_after_each_slot_of_fill_flow_and_drain() -> None:
+    schedule = schedule_of(stages=3, lockstep=True)
+    meetings = [op.name for op in schedule.by_rank[1] if op.kind is Kind.BARRIER]
+    assert meetings == [f"meet.{turn}" for turn in range(2 * (5 + 3 - 1))]
+    names = [op.name for op in schedule.by_rank[1] if op.verb in ("forward_chunk", "backward_chunk", "meet")]
+    assert names[:4] == ["meet.0", "forward_chunk.2.0", "forward_chunk.3.0", "meet.1"]
+    assert names[-5:] == ["meet.11", "backward_chunk.3.0", "backward_chunk.2.0", "meet.12", "meet.13"]
+
+
+def test_lockstep_is_slower_by_what_it_does_not_overlap() -> None:
+    cluster = load_cluster("cpu-local", gpus=3)
+    times = [
+        measure(simulate(schedule, cluster, 3), schedule, 1).epoch_s
+        for schedule in (schedule_of(stages=3, freeze=1, lockstep=lockstep) for lockstep in (False, True))
+    ]
+    assert times[0] < times[1]
+
+
+def test_the_bubble_of_even_chunks_is_that_of_a_pipeline() -> None:
+    """Fill and drain cost (S - 1) / K of the work, if all stages and chunks are alike and nothing is sent."""
+    spec = ModelSpec(
+        kind=ModelKind.GCN, layers=34, hidden=64, num_features=64, num_classes=64, norm=Norm.NONE, dropout=0.0
+    )
+    even = Halo(
+        num_inner=np.full(8, 1000),
+        num_edges=np.full(8, 50_000),
+        num_train=np.full(8, 10),
+        matrix=np.where(np.eye(8, dtype=bool), 0, 100),
+        num_features=64,
+        num_classes=64,
+        source="partition",
+    )
+    schedule = check(gnnpipe(even, spec, Options(stages=4, split=Split.COST, freeze=1), 4))
+    trace = simulate(schedule, load_cluster("a5000-2x4-pcie4-ib200"), 3, network=UnlimitedLinks)
+    found = measure(trace, schedule, 1)
+    busiest = found.max("compute_s")
+    assert found.epoch_s == pytest.approx(busiest * (1 + 3 / 8), rel=0.04)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 9))
+def test_the_min_max_split_is_the_best_there_is(costs: list[int], groups: int) -> None:
+    if groups > len(costs):
+        return
+    bounds = min_max([float(cost) for cost in costs], groups)
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, len(costs), groups + 1)
+    assert all(a < b for a, b in pairwise(bounds))
+    cuts = combinations(range(1, len(costs)), groups - 1)
+    best = min(max(sum(costs[a:b]) for a, b in pairwise((0, *cut, len(costs)))) for cut in cuts)
+    assert max(sum(costs[a:b]) for a, b in pairwise(bounds)) == best
+
+
+def test_layers_split_evenly_with_the_first_stages_one_more() -> None:
+    assert split_layers(spec_of(layers=6), 4, Split.EVEN) == [0, 2, 4, 5, 6]
+    wide = ModelSpec(kind=ModelKind.GCN, layers=6, hidden=8, num_features=500, num_classes=4)
+    assert split_layers(wide, 2, Split.COST) == [0, 1, 6]  # the first layer is as costly as all others
+
+
+def test_snapshots_are_as_old_as_frozen() -> None:
+    ages = {read.buffer: read.ages for read in staleness(schedule_of(stages=2, freeze=3)) if "hist" in read.buffer}
+    assert ages == {f"hist.{layer}": (1, 2, 3) for layer in range(1, 6)}
+    assert not [r for r in staleness(schedule_of(1, stages=2)) if "hist" in r.buffer]  # one chunk needs none
+
+
+def test_every_stage_holds_the_whole_topology_and_three_tables_per_layer() -> None:
+    schedule = schedule_of(stages=3)
+    for rank in range(3):
+        alive = dict(memory(schedule, rank).alive)
+        assert alive["topology"] > 16 * GRAPH.num_edges
+        tables = [name for name in alive if name.split(".")[0] in ("h", "hist", "gh") and name[-2:] in (".2", ".3")]
+        assert rank != 1 or sorted(tables) == ["gh.2", "gh.3", "h.2", "h.3", "hist.2", "hist.3"]
+        assert rank != 1 or {alive[name] for name in tables} == {300 * 16 * 4}
+
+
+def test_recomputing_keeps_less_between_forward_and_backward() -> None:
+    peaks = [memory(schedule_of(stages=2, model={"recompute": again}), 0).peak_bytes for again in (False, True)]
+    assert peaks[1] < peaks[0]
+
+
+def test_options_are_settled_by_the_ranks_and_layers() -> None:
+    assert fit(Options(), 8, 32) == Options(stages=8, ways=1, chunks=32)
+    assert fit(Options(chunks=5, stages=4), 4, 32) == Options(stages=4, ways=1, chunks=5)
+
+
+def test_chunks_of_a_card_are_even() -> None:
+    halo = chunks_from_card(load_card("reddit"), 32)
+    assert np.ptp(halo.num_edges) <= 32
+    assert np.ptp(halo.num_halo) <= 32
+    assert int(halo.num_edges.sum()) == 114_848_857
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"stages": 7}, "stages = 7: more than layers = 6"),
+        ({"stages": 0}, "stages = 0"),
+        ({"freeze": 0}, "freeze = 0"),
+        ({"cross_factor": -1.0}, "cross_factor = -1.0"),
+        ({"stages": 2, "ways": 2}, "chunks = 5: needs to be a multiple of ways = 2"),
+    ],
+)
+def test_options_that_make_no_pipeline_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        schedule_of(**options)
+
+
+def test_ranks_that_stages_do_not_divide_are_refused() -> None:
+    with pytest.raises(InputError, match="stages = 3, ways = 2: 8 ranks cannot be divided so"):
+        fit(Options(stages=3), 8, 32)
+
+
+def test_ways_far_apart_are_predicted_slower_than_ways_of_one_host() -> None:
+    halo = chunks_from_card(load_card("flickr"), 8, num_ways=2)
+    spec = ModelSpec(kind=ModelKind.GCN, layers=8, hidden=100, num_features=500, num_classes=7, norm=Norm.NONE)
+    epochs = []
+    for grouping in (Grouping.NEAR, Grouping.FAR):
+        schedule = check(gnnpipe(halo, spec, Options(stages=4, ways=2, freeze=1, grouping=grouping), 4))
+        swapped, passed = 14 * card_volume(load_card("flickr").full, 2) * 400, 6 * 89_250 * 400
+        reduced = 4 * 2 * spec.num_weights  # of four bytes, by two ways, each half of it twice
+        assert bytes_of(schedule) == swapped + passed + reduced
+        epochs.append(measure(simulate(schedule, load_cluster("a5000-2x4-pcie4-ib200"), 3), schedule, 1).epoch_s)
+    assert epochs[0] < epochs[1]
+
+
+def test_all_choices_of_stages_ways_and_chunks_are_pipelines() -> None:
+    found = list(choices(Options(), 4, 6))
+    assert {(c.stages, c.ways) for c in found} == {(1, 4), (2, 2), (4, 1)}
+    for choice in found:
+        assert choice.chunks is not None
+        assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, 4)).num_ranks == 4

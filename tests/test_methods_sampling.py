@@ -1,0 +1,222 @@
+"""Schedules of sampling methods: legal, the same as text, with the sizes of the formulas, from parts and from cards."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from training import metis_parts, random_parts, small_graph, spec_for
+
+from halocast.base.errors import InputError
+from halocast.graph import Halo, build_parts, from_assignment, from_card, from_parts, load_card
+from halocast.graph.halo import Cached
+from halocast.graph.inclusion import CachePolicy, choose_cache, expected_rows, halo_inclusion
+from halocast.graph.sampling import drawn_counts
+from halocast.methods import METHODS
+from halocast.methods.bns import What
+from halocast.models.spec import ModelKind, ModelSpec
+from halocast.reports.metrics import steady_epochs
+from halocast.schedule.check import check, problems, staleness
+from halocast.schedule.ir import Kind, Matrix, Schedule
+from halocast.schedule.passes import memory
+from halocast.schedule.text import format_schedule, parse_schedule
+from halocast.sim.cluster import load_cluster
+from halocast.sim.engine import simulate
+
+GRAPH = small_graph(nodes=2000, degree=12)
+PARTS = build_parts(GRAPH, metis_parts(GRAPH, 4))
+HALO = from_parts(PARTS)
+SPEC = spec_for(GRAPH)
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *(("bns", {"rate": rate}) for rate in (0.0, 0.3, 1.0)),
+    *(("bns", {"rate": 0.3, "what": what}) for what in What),
+    *(("psc", {"tau": tau, "eps": 0.2}) for tau in (0, 1, 3)),
+    *(("psc", {"cache": 0.3, "policy": policy}) for policy in CachePolicy),
+]
+
+
+def make(method: str, spec: ModelSpec = SPEC, halo: Halo = HALO, **options: Any) -> Schedule:
+    chosen = METHODS[method]
+    return check(chosen.make(halo, spec, chosen.options(**options), 4))
+
+
+def sent(schedule: Schedule, name: str) -> int:
+    return sum(schedule.num_bytes(op) for op in schedule.ops if op.name == name)
+
+
+@pytest.mark.parametrize(("method", "options"), CASES)
+@pytest.mark.parametrize("model", [{}, {"precompute": True}, {"kind": ModelKind.GAT, "precompute": True, "heads": 2}])
+def test_schedules_are_legal_and_survive_as_text(method: str, options: dict[str, Any], model: dict[str, Any]) -> None:
+    schedule = make(method, spec_for(GRAPH, **model), **options)
+    assert parse_schedule(format_schedule(schedule)) == schedule
+
+
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_the_simulator_moves_the_bytes_the_schedule_expects(method: str, options: dict[str, Any]) -> None:
+    schedule = make(method, **options)
+    _, epochs = steady_epochs(schedule)
+    trace = simulate(schedule, load_cluster("cpu-local", gpus=4), epochs)
+    for op in schedule.ops:
+        if op.kind is Kind.EXCHANGE:
+            spans = [s for s in trace.spans if (s.rank, s.op) == (op.rank, op.name)]
+            assert {s.num_bytes for s in spans} == {schedule.num_bytes(op)}
+            assert len(spans) == epochs
+
+
+@pytest.mark.parametrize("method", ["bns", "psc"])
+@pytest.mark.parametrize("name", ["reddit", "ogbn-products"])
+def test_a_card_is_enough(method: str, name: str) -> None:
+    halo = from_card(load_card(name), 8)
+    spec = replace(SPEC, num_features=halo.num_features, num_classes=halo.num_classes)
+    whole, some = make("vanilla", spec, halo), make(method, spec, halo)
+    assert 0 < sent(some, "exchange.1") < sent(whole, "exchange.1")
+    assert dict(some.meta)["sizes"] == "from card"
+
+
+def test_one_part_and_layers_that_exchange_nothing_are_not_sampled() -> None:
+    alone = from_parts(build_parts(GRAPH, np.zeros(GRAPH.num_nodes, np.int32)))
+    shallow = spec_for(GRAPH, layers=1, precompute=True)
+    for method in ("bns", "psc"):
+        for schedule in (make(method, halo=alone), make(method, shallow)):
+            assert not any(op.kind in (Kind.SAMPLE, Kind.EXCHANGE) for op in schedule.ops)
+            assert dict(schedule.meta)["method"] == method
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
+def test_boundary_rows_and_ids_are_the_floor_of_the_rate(rate: float) -> None:
+    schedule = make("bns", rate=rate)
+    rows = int(drawn_counts(HALO.matrix, rate).sum())
+    assert sent(schedule, "exchange_ids") == 8 * rows
+    for layer, width in enumerate((12, 16, 16)):
+        assert sent(schedule, f"exchange.{layer}") == rows * width * 4
+    for layer in (1, 2):
+        assert sent(schedule, f"exchange_grad.{layer}") == rows * 16 * 4
+
+
+def test_halo_memory_falls_with_the_rate_and_nothing_else_does() -> None:
+    whole, some = (dict(_sizes(make("bns", rate=rate))) for rate in (1.0, 0.25))
+    halo, quarter = int(HALO.num_halo[0]), int(drawn_counts(HALO.matrix, 0.25)[:, 0].sum())
+    for name in ("halo.0", "halo.1", "halo.2", "ghalo.1", "ghalo.2"):
+        assert whole[name] * quarter == some[name] * halo
+    for name in ("topology", "send_rows", "h.0", "h.1", "gh.2", "weights", "moments", "labels"):
+        assert whole[name] == some[name]
+    peaks = [memory(make("bns", rate=rate), 0).peak_bytes for rate in (0.0, 0.25, 1.0)]
+    assert peaks == sorted(set(peaks))
+
+
+def _sizes(schedule: Schedule) -> list[tuple[str, int]]:
+    return [(buffer.name, buffer.num_bytes) for buffer in schedule.buffers if buffer.rank == 0]
+
+
+def test_the_baselines_send_more_for_as_many_dropped_edges() -> None:
+    nodes, edges, dropped = (make("bns", rate=0.1, what=what) for what in What)
+    kept = [[op.work.kernels[1].dims[2] for op in s.ops if op.name == "forward.1"] for s in (nodes, edges, dropped)]
+    assert kept[0] == kept[1] == kept[2]
+    volumes = [sent(schedule, "exchange.1") for schedule in (nodes, edges, dropped)]
+    assert volumes[0] < volumes[1] < volumes[2] < sent(make("vanilla"), "exchange.1")
+
+
+@pytest.mark.parametrize("cached", [None, *(Cached(0.3, policy) for policy in CachePolicy)])
+def test_expected_rows_are_those_of_the_parts_with_even_probabilities(cached: Cached | None) -> None:
+    """Against the inclusion of every row, and the cache as the executor chooses it (a random one: on average)."""
+    eps = 0.2
+    found = HALO.expected_rows(np.full(4, eps), cached)
+    for part in PARTS:
+        inclusion = halo_inclusion(part, np.full(part.num_edges, eps))
+        if cached is not None and cached.policy is CachePolicy.RANDOM:
+            inclusion = inclusion * (1 - int(0.3 * part.num_halo) / part.num_halo)
+        elif cached is not None:
+            inclusion = inclusion * ~choose_cache(cached.policy, 0.3, part, inclusion, seed=0)
+        assert found.mean[:, part.rank] == pytest.approx(expected_rows(part, inclusion).mean)
+    same = from_assignment(GRAPH, metis_parts(GRAPH, 4)).expected_rows(np.full(4, eps), cached)
+    assert np.array_equal(same.mean, found.mean)
+    assert np.array_equal(same.variance, found.variance)
+
+
+def test_cut_edges_are_counted_from_parts_and_from_an_assignment_alike() -> None:
+    part_of = random_parts(GRAPH, 3)
+    rows = np.repeat(np.arange(GRAPH.num_nodes), np.diff(GRAPH.indptr))
+    counted = np.zeros((3, 3))
+    np.add.at(counted, (part_of[GRAPH.indices], part_of[rows]), 1)
+    np.fill_diagonal(counted, 0)
+    assert np.array_equal(from_assignment(GRAPH, part_of).cut_edges(), counted)
+    assert np.array_equal(from_parts(build_parts(GRAPH, part_of)).cut_edges(), counted)
+
+
+@pytest.mark.parametrize("policy", list(CachePolicy))
+def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -> None:
+    halo = from_card(load_card("reddit"), 8)
+    keep = np.full(8, 0.1)
+    volumes = [halo.expected_rows(keep, Cached(c, policy)).mean.sum() for c in (0.0, 0.1, 0.5, 1.0)]
+    assert volumes[0] == pytest.approx(halo.expected_rows(keep).mean.sum())
+    assert volumes == sorted(volumes, reverse=True)
+    assert volumes[-1] == pytest.approx(0, abs=1e-6)
+    if policy is not CachePolicy.RANDOM:
+        random = halo.expected_rows(keep, Cached(0.1, CachePolicy.RANDOM)).mean.sum()
+        assert volumes[1] < random
+
+
+def test_the_spread_over_epochs_is_told() -> None:
+    expected = HALO.expected_rows(np.full(4, 0.2))
+    meta = dict(make("psc", eps=0.2).meta)
+    assert float(meta["rows.mean"]) == pytest.approx(expected.mean.sum(), rel=1e-5)
+    assert float(meta["rows.std"]) == pytest.approx(expected.variance.sum() ** 0.5, rel=1e-5)
+    assert "rows.std" not in dict(make("bns").meta)  # fixed sizes have none
+
+
+@pytest.mark.parametrize("tau", [0, 1, 3])
+def test_rows_and_gradients_are_tau_epochs_old_whatever_their_ids_are(tau: int) -> None:
+    ages = {(read.op, read.buffer): read.ages for read in staleness(make("psc", tau=tau, cache=0.2, refresh=2))}
+    assert ages["forward.0", "rows.0"] == ages["forward.2", "halo.2"] == ages["backward.0", "gsent.1"] == (tau,)
+    assert ages["backward.0", "sends"] == (2 * tau,)
+
+
+def test_drawn_sizes_need_the_ids_of_both_ends() -> None:
+    schedule = make("psc")
+    blind = tuple(replace(op, reads=op.reads[:1]) if op.name == "exchange.1" else op for op in schedule.ops)
+    assert "rows of 'drawn' are drawn, it needs the ids" in problems(replace(schedule, ops=blind))[0]
+
+
+def test_a_drawn_matrix_is_another_than_one_of_exact_counts() -> None:
+    counts = np.array([[0, 3], [2, 0]])
+    assert Matrix("m", counts, drawn=True) != Matrix("m", counts)
+    schedule = Schedule(num_ranks=2, ops=(), matrices=(Matrix("m", counts, drawn=True),))
+    assert format_schedule(schedule) == "schedule ranks=2 itemsize=4\nmatrix m ~ 0 3 ; 2 0\n"
+
+
+def test_params_are_words() -> None:
+    schedule = make("bns")
+    for word in ("a,b", "a)", "", "a b"):
+        odd = tuple(replace(op, work=replace(op.work, params=(("rate", word),))) for op in schedule.ops)
+        assert "params are words" in problems(replace(schedule, ops=odd))[0]
+
+
+def test_a_cache_without_traffic_to_save_is_warned_of() -> None:
+    schedule = make("psc", spec_for(GRAPH, precompute=True), cache=0.2)
+    assert "cache = 0.2 is of no use with precompute" in dict(schedule.meta)["warning"]
+    assert not any(op.verb == "recall" for op in schedule.ops)
+    assert "warning" not in dict(make("psc", cache=0.2).meta)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "message"),
+    [
+        ("bns", {"rate": 1.5}, r"rate = 1.5: needs 0 <= rate <= 1"),
+        ("bns", {"rate": -0.1}, r"rate = -0.1"),
+        ("bns", {"seed": -1}, r"seed = -1"),
+        ("psc", {"eps": 0.0}, r"eps = 0.0: needs 0 < eps <= 1"),
+        ("psc", {"eps": 1.1}, r"eps = 1.1"),
+        ("psc", {"tau": -1}, r"tau = -1: needs to be at least 0"),
+        ("psc", {"refresh": -1}, r"refresh = -1"),
+        ("psc", {"cache": 2.0}, r"cache = 2.0"),
+        ("psc", {"tau": 0, "wait": "barrier"}, r"wait = barrier: needs tau of at least 1"),
+    ],
+)
+def test_impossible_options_are_refused(method: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        METHODS[method].options(**options)
+
+
+def test_sizes_without_edges_are_refused_with_a_reason() -> None:
+    with pytest.raises(InputError, match="how many edges halo rows have"):
+        make("psc", halo=replace(HALO, row_edges=()))
