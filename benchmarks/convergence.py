@@ -122,9 +122,7 @@ def error_panels(num_epochs: int) -> list[Panel]:
         }
         for name, values in curves.items():
             print(f"  {what:10} {name:22} {statistics.mean(values[-(num_epochs // 4) :]):6.3f}")
-        panels.append(
-            Panel(title=f"error of stale {what}", y_label="‖stale − fresh‖ / ‖fresh‖", curves=curves, logarithmic=True)
-        )
+        panels.append(Panel(title=f"error of stale {what}", y_label="‖stale − fresh‖ / ‖fresh‖", curves=curves))
     return panels
 
 
@@ -138,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of real graphs (.npz)")
     parser.add_argument("--graphs", nargs="+", default=["synthetic", *REAL], help="which of them, if they are there")
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("reports-out/convergence.png"))
     args = parser.parse_args()

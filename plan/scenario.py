@@ -43,6 +43,7 @@ class Objective(StrEnum):
 class Balance(StrEnum):
     NODE = "node"
     EDGE = "edge"
+    COST = "cost"  # a node's edges and itself, by what they cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class ModelSection:
     num_linear: int = 0
     dropout: float = 0.5
     heads: int = 1  # of gat's attention
+    recompute: bool = False  # backward runs forward again instead of keeping what it needs
     norm: Norm | None = None  # layer | l2 | none; default: as the model was published
     precompute: bool = False
 

@@ -1,10 +1,11 @@
 """From a scenario to a checked schedule: sizes from the dataset's card or from the partitioned graph."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from halocast.base.errors import InputError, unknown
 from halocast.graph.card import card_names, load_card
+from halocast.graph.chunks import chunks_from_card, ways_of_graph
 from halocast.graph.graph import Graph, induced
 from halocast.graph.halo import Halo, from_assignment, from_card
 from halocast.graph.loaders import load
@@ -12,8 +13,8 @@ from halocast.graph.partition import assign
 from halocast.graph.parts import Assignment
 from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
-from halocast.models.spec import USUAL_NORM, ModelSpec
-from halocast.plan.scenario import GraphSection, Scenario, Source
+from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
+from halocast.plan.scenario import Balance, GraphSection, Scenario, Source
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 
@@ -35,18 +36,26 @@ class Workload:
 
 def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say = lambda text: None) -> Workload:
     """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
-    num_parts = _num_parts(scenario.graph, num_ranks)
+    method, options = METHODS[scenario.method.name], scenario.method.options
+    if method.fit is not None:
+        options = method.fit(options, num_ranks, _num_layers(scenario))
+        scenario = replace(scenario, method=replace(scenario.method, options=options))
+    num_parts = options.chunks if method.chunks else _num_parts(scenario.graph, num_ranks)
     graph, assignment = None, None
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
     if not data and _from_card(scenario.graph):
         card = load_card(scenario.graph.dataset)
         section = scenario.graph
-        halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
+        if method.chunks:
+            halo = chunks_from_card(card, num_parts, num_ways=options.ways, inductive=section.inductive)
+        else:
+            halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
     else:
         graph = load_graph(scenario.graph, say)
-        assignment = _assign(graph, scenario.graph, num_parts, say)
-        halo = from_assignment(graph, assignment)
+        balanced = replace(scenario.graph, balance=Balance.COST) if method.chunks else scenario.graph
+        assignment = _assign(graph, balanced, num_parts, say)
+        halo = ways_of_graph(graph, assignment, options.ways) if method.chunks else from_assignment(graph, assignment)
     spec = _spec(scenario, halo)
     return Workload(
         scenario=scenario,
@@ -122,13 +131,19 @@ def _num_parts(section: GraphSection, num_ranks: int) -> int:
     return parts
 
 
+def _num_layers(scenario: Scenario) -> int:
+    """A GCNII's layers are its convolutions, behind a projection."""
+    return scenario.model.layers + (scenario.model.kind is ModelKind.GCNII)
+
+
 def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
     model = scenario.model
     return ModelSpec(
         kind=model.kind,
-        layers=model.layers,
+        layers=_num_layers(scenario),
         hidden=model.hidden,
         heads=model.heads,
+        recompute=model.recompute,
         num_linear=model.num_linear,
         dropout=model.dropout,
         norm=model.norm or USUAL_NORM[model.kind],

@@ -20,7 +20,6 @@ class Panel:
     curves: Mapping[str, Sequence[float]]
     final: Mapping[str, float] = field(default_factory=dict)
     y_range: tuple[float, float] | None = None
-    logarithmic: bool = False
 
 
 def draw_curves(path: Path, panels: Sequence[Panel]) -> None:
@@ -41,7 +40,6 @@ def draw_curves(path: Path, panels: Sequence[Panel]) -> None:
             if name in panel.final:
                 axis.plot([len(values)], [panel.final[name]], "o", color=colour, markersize=4, clip_on=False)
         axis.set(title=panel.title, xlabel="epoch", ylabel=panel.y_label)
-        axis.set_yscale("log" if panel.logarithmic else "linear")
         if panel.y_range is not None:
             axis.set_ylim(*panel.y_range)
         axis.spines[["top", "right"]].set_visible(False)

@@ -74,7 +74,7 @@ def steady_epochs(schedule: Schedule) -> tuple[int, int]:
     """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
     longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
     period = hyperperiod(schedule)
-    warmup = period * -(-(1 + 2 * longest) // period) + (period if longest and period > 1 else 0)
+    warmup = period * -(-(1 + 2 * longest) // period)
     return warmup, warmup + period * -(-(1 + 3 * longest) // period)
 
 

@@ -210,8 +210,10 @@ def test_a_cluster_file_with_a_negative_bandwidth(capsys: pytest.CaptureFixture[
     place = next(k for k, line in enumerate(lines) if line.startswith("gbytes_per_s"))
     lines[place] = "gbytes_per_s = -3"
     (tmp_path / "c.toml").write_text("\n".join(lines))
-    message = failure(capsys, "simulate", "--set", f"cluster.file={tmp_path / 'c.toml'}", "--set", "cluster.name=x")
-    assert "either name or file" in message
+    (tmp_path / "both.toml").write_text('[cluster]\nname = "t4-x8-g4dn"\nfile = "c.toml"\n')
+    assert "either name or file" in failure(capsys, "simulate", str(tmp_path / "both.toml"))
+    assert run(["simulate", "--set", f"cluster.file={tmp_path / 'c.toml'}"]) == 1
+    assert "gbytes_per_s = -3.0: needs to be a number above 0" in capsys.readouterr().err
     scenario = tmp_path / "s.toml"
     scenario.write_text(f'[cluster]\nfile = "{tmp_path / "c.toml"}"\n')
     message = failure(capsys, "simulate", str(scenario))

@@ -71,7 +71,7 @@ def test_on_real_graphs_too(name: str) -> None:
     if not (DATA / f"{name}.npz").exists():
         pytest.skip(f"{name}.npz is not beside the project")
     benchmark = run_path(str(BENCHMARK))
-    results = benchmark["compare"](benchmark["graphs"](DATA)[name], 200, range(3))
+    results = benchmark["compare"](benchmark["graphs"](DATA)[name], 500, range(3))
     vanilla = results[0].mean
     for result in results[1:]:
         if result.case.allowed is not None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from halocast.graph.halo import Halo
@@ -165,6 +165,9 @@ def test_a_summary_names_the_tightest_rank_and_its_largest_contributors() -> Non
 def test_memory_grows_with_every_width(
     kind: ModelKind, layers: int, hidden: int, dropout: float, norm: Norm, precompute: bool
 ) -> None:
+    # a gcnii has a projection, which aggregates nothing, and at least one convolution
+    assume(kind is not ModelKind.GCNII or (layers > 1 and not precompute))
+
     def peak(**changes: int) -> int:
         fixed = {"kind": kind, "dropout": dropout, "norm": norm, "precompute": precompute}
         return memory(pair(**fixed, **({"layers": layers, "hidden": hidden} | changes)), 0).peak_bytes
