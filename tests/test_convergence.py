@@ -56,13 +56,18 @@ def test_vanilla_has_learnt_the_graph(vanilla: float) -> None:
         ("digest", {"interval": 1}, 2.0),
         ("digest", {"interval": 5}, 2.0),
         ("digest", {"interval": 10}, 2.0),
-        ("digest-a", {"bound": 1}, 2.0),
     ],
 )
 def test_a_stale_method_ends_within_its_points_of_vanilla(
     tmp_path: Path, vanilla: float, method: str, options: dict[str, Any], allowed: float
 ) -> None:
     assert final_points(tmp_path, method, **options) >= vanilla - allowed
+
+
+def test_ranks_that_run_freely_within_a_bound_end_within_two_points_of_vanilla(tmp_path: Path, vanilla: float) -> None:
+    """No two such runs are alike, not even with one seed: the mean of three is compared."""
+    found = [final_points(tmp_path / str(k), "digest-a", bound=1) for k in range(3)]
+    assert mean(found) >= vanilla - 2, found
 
 
 @pytest.mark.slow
