@@ -18,7 +18,7 @@ host 0
 """,
     "a5000-2x4-pcie4-ib200": """
 network
-└─ host 0..1 x 2: network 25 GB/s, 1.5 us
+└─ host 0..1 x 2: network 13.12 GB/s, 1.5 us
    └─ root 0: pcie 42 GB/s
       └─ pcie switch 0.0..0.1 x 2: pcie 50 GB/s
          └─ gpu 0..1 x 2 (a5000): pcie 25 GB/s, 10 us
