@@ -272,20 +272,26 @@ class Memory:
     alive: tuple[tuple[str, int], ...]
 
 
-def memory(schedule: Schedule, rank: int) -> Memory:
-    """Peak of the buffers of a rank over one epoch, in list order of its ops."""
+def live(schedule: Schedule, rank: int) -> list[dict[str, int]]:
+    """Bytes of the buffers that are alive at each op of a rank, in list order."""
     ops = schedule.by_rank[rank]
-    live: list[dict[str, int]] = [{} for _ in ops]
+    alive: list[dict[str, int]] = [{} for _ in ops]
     for buffer in schedule.buffers:
         if buffer.rank == rank:
             slots = 1 if buffer.persistent else num_slots(schedule, rank, buffer.name)
             for k in _lifetime(ops, buffer.name, buffer.persistent or slots > 1):
-                live[k][buffer.name] = buffer.num_bytes * slots
-    if not ops:
+                alive[k][buffer.name] = buffer.num_bytes * slots
+    return alive
+
+
+def memory(schedule: Schedule, rank: int) -> Memory:
+    """Peak of the buffers of a rank over one epoch, in list order of its ops."""
+    alive = live(schedule, rank)
+    if not alive:
         return Memory(0, "", ())
-    peak = max(range(len(ops)), key=lambda k: sum(live[k].values()))
-    alive = sorted(live[peak].items(), key=lambda item: (-item[1], item[0]))
-    return Memory(sum(live[peak].values()), ops[peak].name, tuple(alive))
+    peak = max(range(len(alive)), key=lambda k: sum(alive[k].values()))
+    largest = sorted(alive[peak].items(), key=lambda item: (-item[1], item[0]))
+    return Memory(sum(alive[peak].values()), schedule.by_rank[rank][peak].name, tuple(largest))
 
 
 def _lifetime(ops: Sequence[Op], buffer: str, always: bool) -> range:
