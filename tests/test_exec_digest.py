@@ -108,14 +108,6 @@ def test_bytes_are_rows_pushed_and_pulled_every_interval(tmp_path: Path) -> None
     assert not any(span.kind is Kind.EXCHANGE for span in trained.run.trace.spans)
 
 
-def test_running_freely_with_a_bound_of_0_is_the_synchronous_method(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"num_epochs": 6}
-    expected = digest(tmp_path / "digest", options={"interval": 2}, **common)
-    trained = digest(tmp_path / "a", method="digest-a", options={"interval": 2, "bound": 0}, **common)
-    assert np.allclose(trained.run.losses, expected.run.losses, rtol=1e-9)
-    assert np.allclose(trained.weights[0], expected.weights[0], rtol=0, atol=1e-10)
-
-
 def test_no_rank_runs_further_ahead_than_the_bound(tmp_path: Path) -> None:
     trained = digest(tmp_path, method="digest-a", options={"bound": 1}, num_epochs=8, speed={"0": 0.2}, delay_seed=1)
     ends = {(s.rank, s.epoch): s.end_s for s in trained.run.trace.spans if s.op == "deliver"}
