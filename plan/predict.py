@@ -1,6 +1,8 @@
 """The prediction of one scenario: simulate its schedule on its cluster and summarise the trace."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError
@@ -42,9 +44,18 @@ def predict(scenario: Scenario, *, num_epochs: int | None = None, say: Say = lam
 
 
 def predict_on(
-    workload: Workload, cluster: Cluster, *, num_epochs: int | None = None, say: Say = lambda text: None
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    num_epochs: int | None = None,
+    say: Say = lambda text: None,
+    measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
 ) -> Prediction:
-    """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again."""
+    """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again.
+
+    `measured_s` (reports.metrics.measured_seconds of a run's trace) replaces the cost of those ops, so that only the
+    network is predicted.
+    """
     schedule = workload.schedule
     warmup, needed = steady_epochs(schedule)
     world = workload.scenario.world.world
@@ -61,6 +72,7 @@ def predict_on(
         record=schedule.num_ranks <= SHARED_RANKS,
         sharing=section.links,
         tolerance=section.tolerance,
+        measured_s=measured_s,
     )
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories])

@@ -4,7 +4,7 @@ Ties break by (time, issue order), SimPy's own rule, and nothing else; the same 
 """
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 
 from halocast.base.errors import InputError
+from halocast.base.records import require
 from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import Cluster
@@ -35,10 +36,12 @@ def simulate(
     record: bool = False,
     sharing: Sharing = Sharing.AUTO,
     tolerance: float = 0.0,
+    measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
 ) -> Trace:
     """Run `num_epochs` of a schedule in virtual time, in a perfect world or another one.
 
     `network` replaces the cluster's links (an oracle has none); `record` also keeps the load of every link over time;
+    `measured_s` are seconds of ops by (rank, name), used in place of what their kernels cost;
     `tolerance` lets transfers that lack at most this fraction of their time end with the next one that ends.
     A run that a failed host stops raises StoppedError, which holds the trace until then.
     """
@@ -51,6 +54,7 @@ def simulate(
     made = links_for(schedule.num_ranks, sharing)
     links = network(env) if network else made(env, cluster, slack=tolerance, factors=world.links, record=record)
     engine = _Engine(schedule, cluster, num_epochs, env, links, world)
+    engine.take(measured_s)
     left = engine.run()
     trace = Trace(
         source="simulated",
@@ -107,6 +111,13 @@ class _Engine:
         self._messages: dict[tuple[str, int], Messages] = {}
         self._meetings: dict[tuple[str, int], Meeting] = {}
         self._doing: dict[tuple[int, Lane], tuple[Op, int]] = {}
+
+    def take(self, measured_s: Mapping[tuple[int, str], float]) -> None:
+        for rank, name in measured_s:
+            require(
+                (rank, name) in self.seconds, f"measured seconds of {name} on rank {rank}: the schedule has no such op"
+            )
+        self.seconds |= measured_s
 
     def run(self) -> list[str]:
         """Run all lanes; the lanes that never ended, as text."""
