@@ -17,16 +17,7 @@ from halocast.graph.sampling import drawn_counts
 from halocast.graph.spread import Reals
 from halocast.methods import vanilla
 from halocast.methods.common import PartOps
-from halocast.methods.sampled import (
-    ASKED,
-    DRAWN,
-    SampledPart,
-    rounded,
-    smaller,
-    spread,
-    unsampled,
-    with_sizes,
-)
+from halocast.methods.sampled import DRAWN, SampledPart, drawn_matrices, smaller, unsampled
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Matrix, Op, Schedule
 
@@ -57,13 +48,9 @@ def bns(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
     rows = drawn_counts(halo.matrix, options.rate)
     dropped = _dropped(halo, rows)
     matrices: tuple[Matrix, ...] = (Matrix(DRAWN, rows),)
-    meta: tuple[tuple[str, str], ...] = (("method", "bns"),)
     if options.what is not What.NODES:
-        expected = _kept_rows(halo, dropped, options.what)
-        rows = rounded(expected, halo.matrix)
-        matrices = (Matrix(DRAWN, rows, drawn=True), Matrix(ASKED, with_sizes(rows), drawn=True))
-        meta += spread(expected)
-    some = smaller(halo, rows, halo.num_edges - dropped)
+        matrices = drawn_matrices(_kept_rows(halo, dropped, options.what), halo.matrix)
+    some = smaller(halo, matrices[0].counts, halo.num_edges - dropped)
     parts = [_part(rank, halo, some, spec, options, itemsize) for rank in range(halo.num_parts)]
     return Schedule(
         num_ranks=halo.num_parts,
@@ -71,7 +58,7 @@ def bns(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
         matrices=matrices,
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in _rank_ops(part)),
-        meta=(*meta, ("sizes", halo.source)),
+        meta=(("method", "bns"), ("sizes", halo.source)),
     )
 
 

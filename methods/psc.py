@@ -16,16 +16,13 @@ from halocast.graph.sampling import Weighting, drawn_counts
 from halocast.methods import pipegcn
 from halocast.methods.common import PartOps
 from halocast.methods.sampled import (
-    ASKED,
-    DRAWN,
     ID_BYTES,
     NEEDS,
     SampledPart,
+    drawn_matrices,
     rounded,
     smaller,
-    spread,
     unsampled,
-    with_sizes,
 )
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
@@ -69,22 +66,22 @@ def psc(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
     if unsampled(halo, spec):
         return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), itemsize), meta=meta)
     keep = np.full(halo.num_parts, options.eps)
-    expected = halo.expected_rows(keep)
-    rows = rounded(expected, halo.matrix)
-    missed, matrices = rows, [Matrix(DRAWN, rows, drawn=True), Matrix(ASKED, with_sizes(rows), drawn=True)]
+    drawn, *matrices = drawn_matrices(halo.expected_rows(keep), halo.matrix)
+    missed = drawn
     if _caches(spec, options):
-        missed = rounded(halo.expected_rows(keep, Cached(options.cache, options.policy)), halo.matrix)
-        matrices.append(Matrix(MISSED, missed, drawn=True))
+        rows = halo.expected_rows(keep, Cached(options.cache, options.policy))
+        missed = Matrix(MISSED, rounded(rows, halo.matrix), np.sqrt(rows.variance))
+        matrices.append(missed)
     edges = np.asarray(options.eps * halo.num_edges, np.float64)
-    sizes = (halo, smaller(halo, rows, edges), smaller(halo, missed, edges))
+    sizes = (halo, smaller(halo, drawn.counts, edges), smaller(halo, missed.counts, edges))
     parts = [_Part.of(rank, sizes, spec, options, itemsize) for rank in range(halo.num_parts)]
     return Schedule(
         num_ranks=halo.num_parts,
         itemsize=itemsize,
-        matrices=tuple(matrices),
+        matrices=(drawn, *matrices),
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in part.ops()),
-        meta=(*meta, *spread(expected)),
+        meta=meta,
     )
 
 

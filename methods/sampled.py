@@ -17,7 +17,7 @@ from halocast.methods.common import PartOps, ir_kernels
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Kind, Lane, Op, Rows, Work
+from halocast.schedule.ir import Buffer, Kind, Lane, Matrix, Op, Rows, Work
 
 SENDS, NEEDS, GRAPH = "sends", "needs", "graph"
 DRAWN, ASKED = "drawn", "asked"  # matrices: rows that travel, and ids
@@ -41,10 +41,10 @@ def with_sizes(counts: Ints) -> Ints:
     return counts + (counts > 0)
 
 
-def spread(expected: Expected) -> tuple[tuple[str, str], ...]:
-    """For a schedule's meta: rows of an epoch over all pairs, and their standard deviation from epoch to epoch."""
-    mean, variance = float(expected.mean.sum()), float(expected.variance.sum())
-    return (("rows.mean", f"{mean:.6g}"), ("rows.std", f"{variance**0.5:.6g}"))
+def drawn_matrices(expected: Expected, matrix: Ints) -> tuple[Matrix, Matrix]:
+    """Rows that travel, and their ids: as many on average, with their spread over epochs."""
+    rows, spread = rounded(expected, matrix), np.sqrt(expected.variance)
+    return Matrix(DRAWN, rows, spread), Matrix(ASKED, with_sizes(rows), spread)
 
 
 def draw_numbers(count: int) -> Kernels:

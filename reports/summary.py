@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from halocast.reports.critical import critical_path, last_window, shares
+from halocast.reports.drawn import drawn_summary
 from halocast.reports.metrics import Metrics, measure
 from halocast.reports.network import bytes_by_link, link_utilisation
 from halocast.schedule.check import staleness
@@ -28,12 +29,14 @@ def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_
         **_times(metrics),
         "overlap_efficiency": metrics.overlap_efficiency,
         "bytes_total": _whole(metrics.bytes_total),
+        **drawn_summary(schedule),
         "bytes_per_epoch_by_op": {op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
         **_links(trace, warmup_epochs),
         "critical_path": _path(trace, schedule, warmup_epochs),
         "peak_memory_bytes": max(peak_memory_bytes),
         "peak_memory_bytes_by_rank": peak_memory_bytes,
         "staleness": staleness_table(schedule),
+        "warnings": [text for key, text in schedule.meta if key == "warning"],
         "epochs": trace.num_epochs,
         "warmup_epochs": metrics.warmup_epochs,
     }

@@ -60,6 +60,7 @@ def insights(summary: Summary) -> str:
         "critical path": ", ".join(_part(part) for part in summary.get("critical_path", [])[:SHOWN]),
         "busiest links": ", ".join(_busiest(summary)[:SHOWN]),
         "communication hidden": f"{summary['overlap_efficiency']:.0%}" if summary["bytes_total"] else "",
+        "drawn traffic, 95 % of epochs": " to ".join(map(size, summary.get("drawn_bytes_band", []))),
     }
     return "; ".join(f"{name}: {text}" for name, text in said.items() if text)
 
@@ -82,7 +83,8 @@ def text_table(summaries: Sequence[Summary]) -> str:
     widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     told = [f"{s['method']}, {s['source']} on {s['cluster']}: {insights(s)}" for s in summaries]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], "", *told])
+    warned = dict.fromkeys(f"warning: {s['method']}: {text}" for s in summaries for text in s.get("warnings", []))
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], "", *told, *warned])
 
 
 def markdown_table(summaries: Sequence[Summary]) -> str:

@@ -1,7 +1,7 @@
 """The schedule IR: an epoch is a loop body whose dependencies carry an iteration distance.
 
     Schedule := num_ranks, itemsize, matrices, buffers, ops, meta
-    Matrix   := name, counts, drawn          counts[i, j] = rows rank i gives to rank j (drawn: on average)
+    Matrix   := name, counts, spread         counts[i, j] = rows rank i gives to rank j (with a spread: on average)
     Buffer   := name, rank, num_bytes, rows, persistent, exact    rank SHARED: in the store, seen by all ranks
     Op       := name, rank, lane, kind, work, reads, writes, after, every, offset, carries
     after    := ((op name, lag), ...)        wait for instance (epoch - lag) of an op of the same rank

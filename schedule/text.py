@@ -12,7 +12,7 @@
 
 Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `to(1,640)` a peer and its bytes;
 `scale(0.95)`, `bound(3)` and `carries()` are the fields of those names, `params(rate=0.1,seed=0)` words for the op.
-`matrix halo ~ 0 3 ; 2 0` is a drawn matrix.
+`matrix halo 0 3 ; 2 0 ~ 0 1.2 ; 0.7 0` is a drawn matrix: counts on average ~ their standard deviations.
 """
 
 import json
@@ -26,7 +26,7 @@ import numpy as np
 from halocast.base.errors import InputError, unknown
 from halocast.schedule.ir import NO_BOUND, WORK_OF, Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
 
-DRAWN = "~ "
+DRAWN = " ~ "
 _CLAUSE = re.compile(r"([a-z]+)\(([^()]*)\)")
 
 
@@ -40,8 +40,13 @@ def format_schedule(schedule: Schedule) -> str:
 
 
 def _format_matrix(matrix: Matrix) -> str:
-    rows = (" ".join(map(str, row)) for row in matrix.counts.tolist())
-    return f"matrix {matrix.name} {DRAWN if matrix.drawn else ''}{' ; '.join(rows)}"
+    counts = _format_table(matrix.counts.tolist(), "d")
+    spread = "" if matrix.spread is None else DRAWN + _format_table(matrix.spread.tolist(), ".15g")
+    return f"matrix {matrix.name} {counts}{spread}"
+
+
+def _format_table(table: list[list[float]], style: str) -> str:
+    return " ; ".join(" ".join(format(cell, style) for cell in row) for row in table)
 
 
 def _format_buffer(buffer: Buffer) -> str:
@@ -127,8 +132,12 @@ def _parse_meta(rest: str) -> tuple[str, str]:
 
 def _parse_matrix(rest: str) -> Matrix:
     name, _, cells = rest.partition(" ")
-    rows = [[int(cell) for cell in row.split()] for row in cells.removeprefix(DRAWN).split(";")]
-    return Matrix(name, np.array(rows, dtype=np.int64), cells.startswith(DRAWN))
+    counts, drawn, spread = cells.partition(DRAWN)
+    return Matrix(name, np.array(_parse_table(counts, int)), np.array(_parse_table(spread, float)) if drawn else None)
+
+
+def _parse_table(text: str, kind: Callable[[str], float]) -> list[list[float]]:
+    return [[kind(cell) for cell in row.split()] for row in text.split(";")]
 
 
 def _parse_buffer(rest: str) -> Buffer:

@@ -15,6 +15,7 @@ from halocast.graph.sampling import drawn_counts
 from halocast.methods import METHODS
 from halocast.methods.bns import What
 from halocast.models.spec import ModelKind, ModelSpec
+from halocast.reports.drawn import drawn_summary
 from halocast.reports.metrics import steady_epochs
 from halocast.schedule.check import check, problems, staleness
 from halocast.schedule.ir import Kind, Matrix, Schedule
@@ -156,12 +157,30 @@ def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -
         assert volumes[1] < random
 
 
-def test_the_spread_over_epochs_is_told() -> None:
+def test_the_spread_over_epochs_is_told_per_pair() -> None:
     expected = HALO.expected_rows(np.full(4, 0.2))
-    meta = dict(make("psc", eps=0.2).meta)
-    assert float(meta["rows.mean"]) == pytest.approx(expected.mean.sum(), rel=1e-5)
-    assert float(meta["rows.std"]) == pytest.approx(expected.variance.sum() ** 0.5, rel=1e-5)
-    assert "rows.std" not in dict(make("bns").meta)  # fixed sizes have none
+    drawn, asked = make("psc", eps=0.2).matrices
+    assert drawn.spread == pytest.approx(np.sqrt(expected.variance), abs=1e-3)
+    assert np.array_equal(drawn.spread, asked.spread)  # type: ignore[arg-type]
+    assert all(matrix.spread is None for matrix in make("bns").matrices)  # fixed sizes have none
+
+
+def test_the_band_of_an_epochs_bytes_is_that_of_independent_pairs() -> None:
+    """Of the same draw: ids, rows of three layers forward and of two back, so a row more is 8 + 4 (12 + 4·16) bytes."""
+    schedule = make("psc", eps=0.2)
+    summary = drawn_summary(schedule)
+    assert summary["drawn_bytes"] == sum(
+        sent(schedule, op.name) for op in schedule.by_rank[0] if op.kind is Kind.EXCHANGE
+    )
+    spread = schedule.matrices[0].spread
+    assert spread is not None
+    std = (8 + 4 * (12 + 4 * 16)) * float(np.sqrt((spread**2).sum()))
+    assert summary["drawn_bytes_std"] == pytest.approx(std)
+    assert summary["drawn_bytes_band"] == pytest.approx(
+        [summary["drawn_bytes"] - 2 * std, summary["drawn_bytes"] + 2 * std]
+    )
+    assert len([pair for pair in summary["drawn_rows"] if pair["matrix"] == "drawn"]) == 8
+    assert drawn_summary(make("bns")) == {}
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])
@@ -178,10 +197,13 @@ def test_drawn_sizes_need_the_ids_of_both_ends() -> None:
 
 
 def test_a_drawn_matrix_is_another_than_one_of_exact_counts() -> None:
-    counts = np.array([[0, 3], [2, 0]])
-    assert Matrix("m", counts, drawn=True) != Matrix("m", counts)
-    schedule = Schedule(num_ranks=2, ops=(), matrices=(Matrix("m", counts, drawn=True),))
-    assert format_schedule(schedule) == "schedule ranks=2 itemsize=4\nmatrix m ~ 0 3 ; 2 0\n"
+    counts, spread = np.array([[0, 3], [2, 0]]), np.array([[0, 1.25], [0.7, 0]])
+    drawn = Matrix("m", counts, spread)
+    assert drawn != Matrix("m", counts)
+    assert drawn != Matrix("m", counts, 2 * spread)
+    schedule = Schedule(num_ranks=2, ops=(), matrices=(drawn,))
+    assert format_schedule(schedule) == "schedule ranks=2 itemsize=4\nmatrix m 0 3 ; 2 0 ~ 0 1.25 ; 0.7 0\n"
+    assert parse_schedule(format_schedule(schedule)) == schedule
 
 
 def test_params_are_words() -> None:
