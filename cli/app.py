@@ -13,9 +13,11 @@ from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
+from halocast.cli.validate import Options, validate_grid
 from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
+from halocast.plan.validation import QUICK, Grid, chosen_from
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.perfetto import write_perfetto
 from halocast.reports.report import require_report_place, write_report
@@ -214,6 +216,34 @@ def published(
 ) -> None:
     """Predict published figures: errors by source and method, the order of methods, and a report directory."""
     compare_with_published(data, out, json)
+
+
+@app.command()
+def validate(
+    json: Json = False,
+    out: Annotated[Path, typer.Option(help="Directory of the runs and the report.")] = Path("reports-out/validate"),
+    quick: Annotated[bool, typer.Option("--quick", help="A part of the grid, in under 3 minutes.")] = False,
+    methods: Annotated[str, typer.Option(help="Comma-separated methods and variants [all].")] = "",
+    links: Annotated[str, typer.Option(help="200mbit, 1gbit, unlimited, own, or clusters [the first three].")] = "",
+    ranks: Annotated[str, typer.Option(help="Comma-separated numbers of ranks [2,4].")] = "",
+    models: Annotated[str, typer.Option(help="sage, gcn, gat [sage,gcn].")] = "",
+    graphs: Annotated[str, typer.Option(help="sparse, dense, or names or paths of datasets [sparse,dense].")] = "",
+    epochs: Annotated[int | None, typer.Option(help="Epochs of a run, warm-up included [12].")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How often every scenario is run [3].")] = None,
+    overrides: Set = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs that are kept in --out.")] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Also write the first scenario, predicted and measured, for Perfetto."),
+    ] = None,
+) -> None:
+    """Run a grid of scenarios and predict it: errors, the order of methods, and which ops are to blame."""
+    chosen = {"methods": methods, "links": links, "ranks": ranks, "models": models, "graphs": graphs}
+    grid = chosen_from(QUICK if quick else Grid(), chosen, epochs=epochs, rounds=rounds)
+    if trace is not None:
+        require_trace_name(trace, (".json",))
+    options = Options(out=out, overrides=tuple(overrides or ()), fresh=fresh, trace=trace)
+    validate_grid(grid, options, json=json)
 
 
 @app.command("list")

@@ -115,14 +115,19 @@ def run_workload(
     workload: Workload, *, port: int = 0, keep: Path | None = None, emulated: Cluster | None = None
 ) -> tuple[Run, dict[str, Any]]:
     """Train for real, on this machine as it is or on the hosts and NICs of a cluster; the run and its summary."""
+    job = make_job(workload, "gloo" if emulated else None)
+    label = f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks"
+    with epoch_bar(job.settings.num_epochs, label) as bar:
+        run = train(workload, job, emulated=emulated, port=port, keep=keep, on_progress=bar)
+    return run, summarise_run(run, job) | {"cluster": machine(emulated)}
+
+
+def train(workload: Workload, job: Job, *, emulated: Cluster | None = None, **how: Any) -> Run:
+    """Train for real and show nothing."""
     assert workload.graph is not None
     assert workload.assignment is not None
-    job = make_job(workload, "gloo" if emulated else None)
-    parts = iter_parts(workload.graph, workload.assignment)
-    label = f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks"
-    with rank_hosts(emulated) as hosts, epoch_bar(job.settings.num_epochs, label) as bar:
-        run = execute(job, parts, port=port, keep=keep, on_progress=bar, hosts=hosts)
-    return run, summarise_run(run, job) | {"cluster": machine(emulated)}
+    with rank_hosts(emulated) as hosts:
+        return execute(job, iter_parts(workload.graph, workload.assignment), hosts=hosts, **how)
 
 
 def machine(emulated: Cluster | None) -> str:

@@ -33,6 +33,7 @@ FIRST_ADDRESS, NETWORK_BITS = IPv4Address("10.0.0.1"), 16
 MTU, FRAME_BYTES = 9000, 9014  # jumbo frames: a sixth of the packets, whose cost the cores of the ranks pay
 BURST_S = 1e-3  # after a pause a link is this far ahead: no message gains more, and a late timer costs no bandwidth
 QUEUE_S = 50e-3  # what a port holds before it drops: several senders to one host need some
+UNLIMITED_BYTES_PER_S = 10e9  # a core moves a few GB/s through a pair of veth devices
 COMMAND_S = 10.0
 CLONE_NEWNET = 0x40000000  # of Linux's sched.h
 CAPABILITIES = MappingProxyType({"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21})  # bits, of Linux's capability.h
@@ -144,6 +145,9 @@ def _missing_capabilities() -> list[str]:
 
 
 def _limit(namespace: str, device: str, bytes_per_s: float) -> None:
+    """A rate that the cores do not reach needs no bucket, which would only cost them time."""
+    if bytes_per_s >= UNLIMITED_BYTES_PER_S:
+        return
     burst = max(FRAME_BYTES, round(bytes_per_s * BURST_S))
     limit = burst + round(bytes_per_s * QUEUE_S)
     bucket = ("rate", f"{round(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(limit))

@@ -56,7 +56,7 @@ class Share:
 def critical_path(trace: Trace, schedule: Schedule, warmup_epochs: int) -> tuple[Step, ...]:
     """The steps, in order of time, that fill the window of the rank that ends last."""
     start_s, now = last_window(trace, warmup_epochs)
-    causes = _Causes(trace, schedule)
+    causes = Causes(trace, schedule)
     steps: list[Step] = []
     span = _last(trace)
     while span is not None and now > start_s:
@@ -108,7 +108,7 @@ def _step(span: Span, kind: StepKind, source: int, start_s: float, end_s: float)
     )
 
 
-class _Causes:
+class Causes:
     """For every span of a trace, the spans it had to wait for."""
 
     def __init__(self, trace: Trace, schedule: Schedule) -> None:

@@ -97,6 +97,7 @@ def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: st
         nic=_link(Nic, table.nic),
         network=_link(Network, table.network),
         links=tuple(Wire(**si_values(wire)) for wire in table.links),
+        shared_cores=table.shared_cores,
         gloo=_link(Gloo, table.gloo),
         nccl=_link(Nccl, table.nccl),
     )

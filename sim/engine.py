@@ -16,7 +16,7 @@ from halocast.base.records import require
 from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import Cluster
-from halocast.sim.core import Core, Steps
+from halocast.sim.core import Core, Cores, Steps
 from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Floats, Ints
 from halocast.sim.links import Network
@@ -98,8 +98,11 @@ class _Engine:
             / world.speed.get(op.rank, 1.0)
             for op in schedule.ops
         }
-        slowdown = settings_of(cluster).compute_slowdown
-        self.cores = [Core(env, slowdown, partial(links.computing, rank)) for rank in range(schedule.num_ranks)]
+        slowdown, machine = settings_of(cluster).compute_slowdown, _cores(env, cluster)
+        self.cores = [
+            Core(machine or Cores(env), env, slowdown, partial(links.computing, rank))
+            for rank in range(schedule.num_ranks)
+        ]
         for rank, core in enumerate(self.cores):
             links.moving.watch(rank, core.moving)
         self.dead_s: Floats = np.full(cluster.num_ranks, np.inf)
@@ -266,6 +269,11 @@ class _Engine:
         done = self.env.event()
         self.links.store(op.rank, op.work.num_bytes, lambda: succeed(done))
         yield done
+
+
+def _cores(env: simpy.Environment, cluster: Cluster) -> Cores | None:
+    """Those that all ranks share; none where each has its own device."""
+    return None if cluster.shared_cores is None else Cores(env, cluster.shared_cores)
 
 
 def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:

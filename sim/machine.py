@@ -58,6 +58,7 @@ class Nvlink(Link):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic(Link):
     per: Per = Per.HOST
+    payload: float = 1.0  # of the rate, what headers of packets leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +115,7 @@ class Cluster:
     nccl: Nccl | None
     network: Network | None = None
     links: tuple[Wire, ...] = field(default=(), repr=False)
+    shared_cores: int | None = None  # of the one machine that all hosts are emulated on; none: each rank has its own
 
     @property
     def num_ranks(self) -> int:

@@ -151,6 +151,11 @@ class NicTable(Table):
     gbit_per_s: float
     latency_us: float
     per: Per = Per.HOST
+    payload: float = 1.0
+
+    def __post_init__(self) -> None:
+        Table.__post_init__(self)
+        _at_most_one(self, "payload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +228,7 @@ class ClusterTable(Table):
     num_hosts: int | None = None
     devices_per_host: int | None = None
     device: str | None = None
+    shared_cores: int | None = None
     hosts: tuple[HostsTable, ...] = ()
     pcie: PcieTable | None = None
     nvlink: NvlinkTable | None = None

@@ -7,7 +7,7 @@ own, so both directions exist separately.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import networkx as nx
@@ -138,7 +138,8 @@ def _add_nvlink(topology: Topology, nvlink: Nvlink, host: int, devices: Sequence
 
 def _add_nic(topology: Topology, cluster: Cluster, nic: Nic, host: int, devices: Sequence[str]) -> None:
     """One port at host memory; or one at each device, and then host memory spreads its bytes evenly over all of them:
-    the ports together are one link that both share."""
+    the ports together are one link that both share. Links carry payload, so headers make them slower."""
+    nic = replace(nic, bytes_per_s=nic.bytes_per_s * nic.payload)
     switch = "network" if cluster.network is None else f"leaf {host // cluster.network.hosts_per_leaf}"
     if nic.per is Per.HOST:
         topology.join(f"host {host}", switch, _half_way(nic))

@@ -192,8 +192,12 @@ class NcclStages:
 
 
 def store_hop(cluster: Cluster, topology: Topology, rank: int) -> Hop:
-    """To the memory of host 0; a CPU rank on that host copies within its memory, which `copy` links stand for."""
-    route = topology.route(f"gpu {rank}" if cluster.staged else f"copy {rank}", "host 0")
+    """To the memory of host 0; a CPU rank on that host copies within its memory, which `copy` links stand for.
+
+    Hosts that are emulated on one machine all have its memory, so none is far from the store.
+    """
+    host = 0 if cluster.shared_cores is None else cluster.host(rank)
+    route = topology.route(f"gpu {rank}" if cluster.staged else f"copy {rank}", f"host {host}")
     return Hop(route, topology.latency(route))
 
 

@@ -1,0 +1,212 @@
+"""`halocast validate`: runs a grid of scenarios for real, simulates the same schedules, says how far apart they are.
+
+Every run that ends is kept as a trace under --out and used again, so an interruption loses the run under way and no
+more; predictions are made anew each time. Methods of a cell take turns in rounds: a slow spell of the machine hits all.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from halocast.base.errors import InputError, RunError
+from halocast.base.records import require
+from halocast.cli.output import note, print_json, status
+from halocast.plan.predict import predict_on
+from halocast.plan.validation import Case, Grid, case_cluster, case_scenario, fingerprint, measured_epochs, with_epochs
+from halocast.plan.workload import Workload, prepare
+from halocast.reports.perfetto import write_perfetto
+from halocast.reports.validation import Row, blame_of, figures, summarise_rows
+from halocast.reports.validation_report import text_blame, text_rows, verdict, write_validation
+from halocast.schedule.ir import Schedule
+from halocast.schedule.trace import Trace, load_trace, save_trace
+from halocast.sim.cluster import Cluster
+
+REFERENCE_NUMEL, REFERENCE_TIMES = 1_000_000, 9
+RUNS, REPORT = "runs", "validate.md"
+
+Run = Callable[[Workload, Cluster], Trace]
+TwoTraces = list[tuple[Trace, Schedule]]  # predicted and measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    out: Path
+    overrides: tuple[str, ...] = ()
+    fresh: bool = False
+    trace: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Traces of real runs, one file each."""
+
+    directory: Path
+
+    def path(self, case: Case, turn: int) -> Path:
+        return self.directory / case.name / f"{turn}.parquet"
+
+    def load(self, case: Case, turn: int, wanted: str) -> Trace | None:
+        """The run's trace, unless it has not been run or was run with other settings."""
+        if not self.path(case, turn).exists():
+            return None
+        try:
+            found = load_trace(self.path(case, turn))
+        except InputError:  # of another version of ours: to be run again
+            return None
+        return found if found.meta.get("fingerprint") == wanted else None
+
+    def save(self, case: Case, turn: int, trace: Trace) -> None:
+        self.path(case, turn).parent.mkdir(parents=True, exist_ok=True)
+        save_trace(trace, self.path(case, turn))
+
+
+@dataclass(slots=True, kw_only=True)
+class Cell:
+    """Cases that differ in the method only, as they are being run."""
+
+    cases: Sequence[Case]
+    grid: Grid
+    runs: Runs
+    workloads: dict[Case, Workload] = field(default_factory=dict)
+    failed: dict[Case, str] = field(default_factory=dict)
+
+    def prepare(self, overrides: Sequence[str]) -> None:
+        for case in self.cases:
+            try:
+                made = prepare(case_scenario(case, overrides), case.ranks, data=True)
+                self.workloads[case] = with_epochs(made, self.grid.epochs)
+            except InputError as error:
+                self.failed[case] = str(error)
+
+    def stored(self, case: Case, turn: int) -> Trace | None:
+        return self.runs.load(case, turn, fingerprint(self.workloads[case], cluster_of(case)))
+
+    def todo(self) -> Iterator[tuple[Case, int]]:
+        """What has not been run yet, in turns."""
+        for turn in range(self.grid.rounds):
+            for case in self.workloads:
+                if case not in self.failed and self.stored(case, turn) is None:
+                    yield case, turn
+
+    def run(self, case: Case, turn: int, run: Run) -> None:
+        workload, cluster, pace_s = self.workloads[case], cluster_of(case), reference_seconds()
+        try:
+            trace = run(workload, cluster)
+        except RunError as error:
+            self.failed[case] = str(error)
+            return
+        meta = {"fingerprint": fingerprint(workload, cluster), "reference_s": repr(pace_s), "case": case.name}
+        self.runs.save(case, turn, replace(trace, meta={**trace.meta, **meta}))
+
+    def compare(self, case: Case) -> tuple[Row, TwoTraces]:
+        """The case's row, and a predicted and a measured trace if there are any."""
+        if case in self.failed:
+            return Row(case=asdict(case), reason=self.failed[case]), []
+        found = [self.stored(case, turn) for turn in range(self.grid.rounds)]
+        traces = [trace for trace in found if trace is not None]
+        if not traces:
+            return Row(case=asdict(case), reason="not run"), []
+        schedule = self.workloads[case].schedule
+        warmup, epochs = measured_epochs(schedule, self.grid.epochs)
+        predicted = predict_on(self.workloads[case], cluster_of(case), num_epochs=epochs).trace
+        row = Row(
+            case=asdict(case),
+            predicted=figures([predicted], schedule, warmup),
+            measured=figures(traces, schedule, warmup),
+            num_runs=len(traces),
+            reference_s=median(float(trace.meta["reference_s"]) for trace in traces),
+            blame=blame_of(predicted, traces, schedule, warmup),
+        )
+        return row, [(predicted, schedule), (traces[0], schedule)]
+
+
+def cluster_of(case: Case) -> Cluster:
+    return case_cluster(case, len(os.sched_getaffinity(0)))
+
+
+def reference_seconds() -> float:
+    """What a small kernel takes on one core now, to see the machine's own speed wander."""
+    values = np.ones(REFERENCE_NUMEL, dtype=np.float32)
+    times = []
+    for _ in range(REFERENCE_TIMES):
+        start = perf_counter()
+        np.sqrt(values * 1.5 + values)
+        times.append(perf_counter() - start)
+    return median(times)
+
+
+def train_on(workload: Workload, cluster: Cluster) -> Trace:
+    """Run for real: on emulated hosts if the cluster has several of CPUs, else on this machine as it is."""
+    from halocast.cli.execution import make_job, train  # torch: seconds that a report of earlier runs does not need
+
+    emulated = cluster if emulates(cluster) else None
+    return train(workload, make_job(workload, "gloo" if emulated else None), emulated=emulated).trace
+
+
+def emulates(cluster: Cluster) -> bool:
+    return cluster.num_hosts > 1 and not cluster.staged
+
+
+def require_runnable(cells: Sequence[Cell]) -> None:
+    """Refuse before any work what this machine may not do."""
+    from halocast.exec.emulate import can_emulate
+
+    link = next((cell.cases[0].link for cell in cells if emulates(cluster_of(cell.cases[0]))), None)
+    reason = can_emulate() if link is not None else ""
+    if reason:
+        raise RunError(f"--links {link}: {reason}; --links own takes this machine's own links")
+
+
+def validate_grid(grid: Grid, options: Options, *, json: bool) -> None:
+    """Run what has not been run, compare everything, print and write the report."""
+    _require_place(options.out)
+    if options.fresh:
+        shutil.rmtree(options.out / RUNS, ignore_errors=True)
+    rows, traces = _all_rows(grid, options)
+    summary = summarise_rows(rows)
+    write_validation(options.out, rows, summary)
+    if options.trace is not None:
+        require(bool(traces), f"--trace {options.trace}: no scenario was compared")
+        write_perfetto(traces, options.trace)
+    if json:
+        print_json({"rows": [row.as_dict() for row in rows], "summary": summary})
+        return
+    print(text_rows(rows))
+    print(f"\n{text_blame(summary)}\n")
+    for sentence in verdict(summary):
+        print(sentence)
+    note(f"report: {options.out / REPORT}")
+
+
+def _require_place(out: Path) -> None:
+    ours = not out.exists() or (out.is_dir() and (not any(out.iterdir()) or (out / RUNS).is_dir()))
+    require(ours, f"{out}: exists and holds no runs of ours; choose another --out")
+
+
+def _all_rows(grid: Grid, options: Options) -> tuple[list[Row], TwoTraces]:
+    """Cell by cell, so that graphs of one cell only are in memory."""
+    rows: list[Row] = []
+    first: TwoTraces = []
+    cells = [Cell(cases=cases, grid=grid, runs=Runs(options.out / RUNS)) for cases in grid.cells() if cases]
+    may_run = False
+    with status() as say:
+        for k, cell in enumerate(cells):
+            say(f"cell {k + 1} of {len(cells)}: preparing")
+            cell.prepare(options.overrides)
+            for case, turn in cell.todo():
+                if not may_run:
+                    require_runnable(cells[k:])
+                    may_run = True
+                say(f"cell {k + 1} of {len(cells)}, round {turn + 1} of {grid.rounds}: {case.name}")
+                cell.run(case, turn, train_on)
+            found = [cell.compare(case) for case in cell.cases]
+            rows += [row for row, _ in found]
+            first = first or next((traces for _, traces in found if traces), [])
+            cell.workloads.clear()
+    return rows, first

@@ -1,0 +1,121 @@
+"""Which ops explain that a run took longer or shorter than predicted: where the compute lane's time went, by op.
+
+A rank's steady window is divided along its compute lane, without rest: an op *runs*; or the lane stands still until the
+next op can start, because of the op that ended last of all that one waits for. Of this time an awaited communication
+*waits* for ranks that have not joined it, then its bytes *move*; an awaited computation of another lane *runs beside*.
+What no dependency explains is *overhead*: threads that wake up, an interpreter between ops, a core that others use.
+The parts add up to the rank's epoch, for a predicted and for a measured trace alike, so the differences of the parts
+add up to the error of the epoch. They are joined by the name of the op.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from halocast.reports.critical import Causes
+from halocast.reports.intervals import Interval, clip, length
+from halocast.reports.metrics import COMMUNICATION, steady_window
+from halocast.schedule.ir import Lane, Schedule
+from halocast.schedule.trace import Span, Trace
+
+
+class Part(StrEnum):
+    RUNS = "runs"
+    BESIDE = "runs beside"
+    MOVES = "moves"
+    WAITS = "waits"
+    OVERHEAD = "overhead"
+
+
+Account = Mapping[tuple[str, Part], float]  # (op, what it does) -> seconds per epoch, mean over ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """What one op, or all ops of a verb, do in a predicted and in a measured epoch."""
+
+    op: str
+    part: Part
+    predicted_s: float
+    measured_s: float
+
+    @property
+    def miss_s(self) -> float:
+        """Above zero where the prediction is too long."""
+        return self.predicted_s - self.measured_s
+
+
+def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
+    """Seconds per steady epoch of every op and part; their sum is the mean epoch of the ranks."""
+    causes = Causes(trace, schedule)
+    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    for rank in range(trace.num_ranks):
+        spans = list(trace.of_rank(rank))
+        window = steady_window(spans, warmup_epochs)
+        lane = sorted((span for span in spans if span.lane is Lane.COMPUTE), key=lambda span: span.start_s)
+        now = window[0]
+        for span in (span for span in lane if span.end_s > window[0]):
+            for key, interval in (*_before(causes, span, now), *_during(causes, span)):
+                sums[key] += length(clip([interval], window))
+            now = span.end_s
+    scale = trace.num_ranks * (trace.num_epochs - warmup_epochs)
+    return {key: seconds / scale for key, seconds in sums.items() if seconds > 0}
+
+
+def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, Part], Interval]]:
+    """What an op of the compute lane does; it may be a communication."""
+    if span.kind not in COMMUNICATION:
+        return [((span.op, Part.RUNS), (span.start_s, span.end_s))]
+    return _communicates(causes, span, span.start_s, span.end_s)
+
+
+def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, Part], Interval]]:
+    """What the lane did not do between the end of its op before, at `now`, and the start of this one."""
+    cause = causes.last_to_end(span)
+    if cause is None or cause.end_s <= now or cause.lane is Lane.COMPUTE:
+        return [((span.op, Part.OVERHEAD), (now, span.start_s))]
+    until = min(cause.end_s, span.start_s)
+    late = ((span.op, Part.OVERHEAD), (until, span.start_s))
+    if cause.kind in COMMUNICATION:
+        return [*_communicates(causes, cause, now, until), late]
+    begins = max(now, cause.start_s)
+    return [((cause.op, Part.WAITS), (now, begins)), ((cause.op, Part.BESIDE), (begins, until)), late]
+
+
+def _communicates(
+    causes: Causes, span: Span, start_s: float, end_s: float
+) -> Iterable[tuple[tuple[str, Part], Interval]]:
+    """It waits until the last rank it needs something from has started, as in `metrics`; then bytes move."""
+    begins = min(max(start_s, causes.last_to_come(span).start_s), end_s)
+    return [((span.op, Part.WAITS), (start_s, begins)), ((span.op, Part.MOVES), (begins, end_s))]
+
+
+def verb(op: str) -> str:
+    return op.partition(".")[0]
+
+
+def by_verb(found: Account) -> Account:
+    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    for (op, part), seconds in found.items():
+        sums[verb(op), part] += seconds
+    return dict(sums)
+
+
+def join(predicted: Account, measured: Account) -> tuple[Blame, ...]:
+    """Both by op and part, the largest difference first; what one of them lacks took it no time."""
+    keys = dict.fromkeys([*predicted, *measured])
+    found = [
+        Blame(op=op, part=part, predicted_s=predicted.get((op, part), 0.0), measured_s=measured.get((op, part), 0.0))
+        for op, part in keys
+    ]
+    return tuple(sorted(found, key=lambda one: (-abs(one.miss_s), one.op, one.part)))
+
+
+def mean_account(accounts: Sequence[Account]) -> Account:
+    """Of several runs."""
+    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    for found in accounts:
+        for key, seconds in found.items():
+            sums[key] += seconds / len(accounts)
+    return dict(sums)

@@ -1,0 +1,238 @@
+"""Predicted against measured scenarios: their figures, the errors, the order of methods, and what is to blame.
+
+Both sides are traces of one schedule over the same epochs, and every figure comes from one function for both. An epoch
+is the median over cycles (of a schedule that repeats every epoch: over epochs) of all runs, of the slowest rank.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import mean, median, quantiles
+from typing import Any
+
+from halocast.reports.blame import Account, Blame, Part, account, by_verb, join, mean_account
+from halocast.reports.metrics import measure, pacing
+from halocast.schedule.ir import Schedule
+from halocast.schedule.passes import hyperperiod
+from halocast.schedule.trace import Trace
+
+CLEAR = 0.1  # methods that differ by less have no order worth predicting
+AIMED_MEAN, AIMED_MOST = 0.08, 0.2  # absolute errors of epochs that we aim at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one scenario, predicted or measured: seconds and bytes of one epoch."""
+
+    epoch_s: float
+    compute_s: float
+    exposed_comm_s: float
+    bytes_total: float
+    low_s: float  # quartiles of its cycles
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One scenario; without figures, the reason why there are none."""
+
+    case: dict[str, Any]  # link, ranks, model, graph, method
+    predicted: Figures | None = None
+    measured: Figures | None = None
+    num_runs: int = 0
+    reference_s: float | None = None  # what a small kernel took between the runs: the machine's own pace
+    blame: tuple[Blame, ...] = ()  # by op
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Of the epoch, relative to the measured one."""
+        if self.predicted is None or self.measured is None:
+            return None
+        return self.predicted.epoch_s / self.measured.epoch_s - 1
+
+    @property
+    def cell(self) -> tuple[Any, ...]:
+        return tuple(value for name, value in self.case.items() if name != "method")
+
+    def as_dict(self) -> dict[str, Any]:
+        figures = {
+            f"{side}_{name}": value
+            for side, found in (("predicted", self.predicted), ("measured", self.measured))
+            for name, value in (asdict(found) if found is not None else {}).items()
+        }
+        rest = {"error": self.error, "runs": self.num_runs, "reference_s": self.reference_s, "reason": self.reason}
+        return {**self.case, **figures, **rest}
+
+
+def figures(traces: Sequence[Trace], schedule: Schedule, warmup_epochs: int) -> Figures:
+    """Of one or several runs of a schedule over the same epochs."""
+    ranks = [
+        [seconds for trace in traces for seconds in cycle_seconds(trace, rank, warmup_epochs, hyperperiod(schedule))]
+        for rank in range(schedule.num_ranks)
+    ]
+    slowest = max(ranks, key=median)
+    low, _, high = quantiles(slowest, n=4) if len(slowest) > 1 else slowest * 3
+    metrics = [measure(trace, schedule, warmup_epochs) for trace in traces]
+    return Figures(
+        epoch_s=median(slowest),
+        compute_s=median(one.mean("compute_s") for one in metrics),
+        exposed_comm_s=median(one.mean("exposed_comm_s") for one in metrics),
+        bytes_total=float(mean(one.bytes_total for one in metrics)),
+        low_s=low,
+        high_s=high,
+    )
+
+
+def cycle_seconds(trace: Trace, rank: int, warmup_epochs: int, period: int) -> list[float]:
+    """Seconds per epoch of every whole cycle after the warm-up, from end to end on the rank's compute lane."""
+    ends: dict[int, float] = defaultdict(float)
+    for span in pacing(list(trace.of_rank(rank))):
+        ends[span.epoch] = max(ends[span.epoch], span.end_s)
+    marks = range(warmup_epochs - 1, trace.num_epochs, period)
+    return [float(ends[k + period] - ends[k]) / period for k in marks[:-1]]
+
+
+def blame_of(predicted: Trace, measured: Sequence[Trace], schedule: Schedule, warmup_epochs: int) -> tuple[Blame, ...]:
+    runs = mean_account([account(trace, schedule, warmup_epochs) for trace in measured])
+    return join(account(predicted, schedule, warmup_epochs), runs)
+
+
+def summarise_rows(rows: Sequence[Row]) -> dict[str, Any]:
+    """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace."""
+    done = [row for row in rows if row.error is not None]
+    sizes = [abs(row.error) for row in done if row.error is not None]
+    order = ordered(done)
+    return {
+        "scenarios": len(rows),
+        "compared": len(done),
+        "mean_error": mean(sizes) if sizes else None,
+        "median_error": median(sizes) if sizes else None,
+        "max_error": max(sizes, default=None),
+        "lean": median(row.error for row in done if row.error is not None) if done else None,
+        "worst": max(done, key=lambda row: abs(row.error or 0.0)).case if done else None,
+        "within_aim": sum(size <= AIMED_MOST for size in sizes),
+        "bytes_equal": sum(_same_bytes(row) for row in done),
+        "exposed_error": _exposed(done),
+        "rank_correlation": _correlation(done),
+        "order": order,
+        "by": {name: _errors_by(done, name) for name in ("method", "link", "ranks", "model", "graph")},
+        "blame": blame_table(done),
+        "machine": machine_pace(rows),
+        "failed": [{**row.case, "reason": row.reason} for row in rows if row.reason],
+    }
+
+
+def _same_bytes(row: Row) -> bool:
+    """Within a hundredth: draws differ from their expectation."""
+    assert row.predicted is not None
+    assert row.measured is not None
+    return abs(row.predicted.bytes_total - row.measured.bytes_total) <= 0.01 * row.measured.bytes_total
+
+
+def _exposed(rows: Sequence[Row]) -> float | None:
+    """The mean absolute difference of exposed communication, as a share of the measured epoch."""
+    found = [
+        abs(row.predicted.exposed_comm_s - row.measured.exposed_comm_s) / row.measured.epoch_s
+        for row in rows
+        if row.predicted is not None and row.measured is not None
+    ]
+    return mean(found) if found else None
+
+
+def _errors_by(rows: Sequence[Row], name: str) -> dict[str, dict[str, Any]]:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.error is not None:
+            groups[str(row.case[name])].append(row.error)
+    return {
+        key: {"num": len(found), "mean": mean(map(abs, found)), "max": max(map(abs, found)), "lean": median(found)}
+        for key, found in groups.items()
+    }
+
+
+def _cells(rows: Iterable[Row]) -> list[list[Row]]:
+    cells: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.error is not None:
+            cells[row.cell].append(row)
+    return list(cells.values())
+
+
+def _times(row: Row) -> tuple[float, float]:
+    assert row.predicted is not None
+    assert row.measured is not None
+    return row.predicted.epoch_s, row.measured.epoch_s
+
+
+def ordered(rows: Sequence[Row]) -> dict[str, Any]:
+    """In every cell, of every two methods whose measured epochs differ clearly: is the faster one predicted to be?"""
+    pairs = [pair for cell in _cells(rows) for pair in combinations(sorted(cell, key=lambda row: _times(row)[1]), 2)]
+    clear = [(a, b) for a, b in pairs if _times(b)[1] > (1 + CLEAR) * _times(a)[1]]
+    wrong = [(a, b) for a, b in clear if _times(a)[0] >= _times(b)[0]]
+    described = [{**a.case, "method": f"{a.case['method']} before {b.case['method']}"} for a, b in wrong]
+    return {"pairs": len(clear), "right": len(clear) - len(wrong), "wrong": described}
+
+
+def _correlation(rows: Sequence[Row]) -> float | None:
+    """Spearman's, of the methods of a cell; the mean over cells with at least three."""
+    found = [spearman([_times(row) for row in cell]) for cell in _cells(rows) if len(cell) > 2]
+    return mean(found) if found else None
+
+
+def spearman(pairs: Sequence[tuple[float, float]]) -> float:
+    """The correlation of ranks; equal values share the mean of their ranks."""
+    first, second = (_ranks([pair[k] for pair in pairs]) for k in (0, 1))
+    middle = (len(pairs) + 1) / 2
+    products = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    norm = (sum((a - middle) ** 2 for a in first) * sum((b - middle) ** 2 for b in second)) ** 0.5
+    return products / norm if norm else 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def blame_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """By verb and part over all scenarios, in hundredths of the measured epoch: what it takes, and what is missed.
+
+    `miss` is the mean with its sign, `size` without; the misses of a scenario add up to its error.
+    """
+    sums: dict[tuple[str, Part], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        assert row.measured is not None
+        for one in verbs(row.blame):
+            shares = one.predicted_s / row.measured.epoch_s, one.measured_s / row.measured.epoch_s
+            sums[one.op, one.part].append(shares)
+    table = [
+        {
+            "verb": verb,
+            "part": str(part),
+            "predicted": sum(a for a, _ in found) / len(rows),
+            "measured": sum(b for _, b in found) / len(rows),
+            "miss": sum(a - b for a, b in found) / len(rows),
+            "size": sum(abs(a - b) for a, b in found) / len(rows),
+        }
+        for (verb, part), found in sums.items()
+    ]
+    return sorted(table, key=lambda row: -row["size"])
+
+
+def verbs(blame: Sequence[Blame]) -> tuple[Blame, ...]:
+    """The same by verb: forward.0 and forward.1 are both forward."""
+    sides: list[Account] = [
+        by_verb({(one.op, one.part): one.predicted_s for one in blame}),
+        by_verb({(one.op, one.part): one.measured_s for one in blame}),
+    ]
+    return join(*sides)
+
+
+def machine_pace(rows: Sequence[Row]) -> dict[str, float] | None:
+    """How far the machine's own speed wandered while the scenarios ran."""
+    found = [row.reference_s for row in rows if row.reference_s is not None]
+    if not found:
+        return None
+    return {"reference_s": median(found), "fastest": min(found) / median(found), "slowest": max(found) / median(found)}

@@ -1,0 +1,236 @@
+"""The report of predicted against measured scenarios: tables for a terminal and for files, and a figure."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from halocast.base.files import whole_file
+from halocast.reports.table import seconds, size
+from halocast.reports.validation import AIMED_MEAN, AIMED_MOST, CLEAR, Row, verbs
+
+HEAD = (
+    "method",
+    "link",
+    "ranks",
+    "model",
+    "graph",
+    "predicted",
+    "measured",
+    "error",
+    "exposed p",
+    "exposed m",
+    "bytes p",
+    "bytes m",
+    "most to blame",
+)
+NAMED = 2  # parts of a scenario's miss that its row names
+SHOWN_BLAME = 12  # rows of the table of blame
+MARKS = "os^Dv<>"
+WANDERS = 0.1  # of the machine's own pace, beyond which a reader should know
+
+
+def row_cells(row: Row) -> list[str]:
+    place = [str(row.case[name]) for name in HEAD[:5]]
+    if row.predicted is None or row.measured is None or row.error is None:
+        return [*place, *["-"] * 7, row.reason]
+    p, m = row.predicted, row.measured
+    times = [seconds(p.epoch_s), seconds(m.epoch_s), f"{row.error:+.0%}"]
+    rest = [seconds(p.exposed_comm_s), seconds(m.exposed_comm_s), size(p.bytes_total), size(m.bytes_total)]
+    return [*place, *times, *rest, blamed(row)]
+
+
+def blamed(row: Row) -> str:
+    """The largest parts of the miss, in hundredths of the epoch."""
+    assert row.measured is not None
+    parts = [(one, one.miss_s / row.measured.epoch_s) for one in verbs(row.blame)[:NAMED]]
+    return ", ".join(f"{one.op} {one.part} {share:+.0%}" for one, share in parts)
+
+
+def text_rows(rows: Sequence[Row]) -> str:
+    return _aligned(HEAD, [row_cells(row) for row in rows])
+
+
+def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[k]) for row in [head, *cells]) for k in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *cells]]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def verdict(summary: dict[str, Any]) -> list[str]:
+    """What the figures come to, a sentence each."""
+    said = [f"{summary['compared']} of {summary['scenarios']} scenarios were compared."]
+    if summary["compared"]:
+        said += [
+            f"Absolute error of the epoch: mean {summary['mean_error']:.1%} (aim {AIMED_MEAN:.0%}), "
+            f"median {summary['median_error']:.1%}, maximum {summary['max_error']:.1%} (aim {AIMED_MOST:.0%}; "
+            f"{summary['within_aim']} are within it); they lean {summary['lean']:+.1%}.",
+            f"Exposed communication is off by {summary['exposed_error']:.1%} of the epoch on average; "
+            f"bytes are equal within 1 % in {summary['bytes_equal']}.",
+            *_order(summary),
+        ]
+    if summary["machine"] is not None:
+        pace = summary["machine"]
+        wandered = f"between {pace['fastest']:.2f} and {pace['slowest']:.2f} of its median"
+        loud = max(pace["slowest"] - 1, 1 - pace["fastest"]) > WANDERS
+        said.append(f"A small kernel between the runs took {wandered}{': the machine was not steady' if loud else ''}.")
+    return said
+
+
+def _order(summary: dict[str, Any]) -> list[str]:
+    order, correlation = summary["order"], summary["rank_correlation"]
+    if not order["pairs"]:
+        return []
+    said = [
+        f"Order of methods: right in {order['right']} of the {order['pairs']} pairs of a cell "
+        f"that differ by more than {CLEAR:.0%}"
+    ]
+    return [said[0] + (f"; rank correlation {correlation:.2f}." if correlation is not None else ".")]
+
+
+BLAME_HEAD = ("verb", "part", "predicted", "measured", "miss", "size")
+
+
+def blame_cells(summary: dict[str, Any]) -> list[list[str]]:
+    shares = ("predicted", "measured", "size")
+    cells = [[row["verb"], row["part"], *(f"{row[name]:.1%}" for name in shares)] for row in summary["blame"]]
+    return [[*row[:-1], f"{found['miss']:+.1%}", row[-1]] for row, found in zip(cells, summary["blame"], strict=True)]
+
+
+def text_blame(summary: dict[str, Any]) -> str:
+    return _aligned(BLAME_HEAD, blame_cells(summary)[:SHOWN_BLAME])
+
+
+def write_validation(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+    """validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
+    table = [row.as_dict() for row in rows]
+    texts = {
+        "validate.csv": _csv(table),
+        "validate.json": json.dumps({"rows": table, "summary": summary}, indent=1) + "\n",
+        "validate.md": markdown(rows, summary),
+    }
+    for name, text in texts.items():
+        with whole_file(path / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    with whole_file(path / "validate.svg") as temporary:
+        draw(temporary, rows, summary)
+
+
+def _csv(rows: Sequence[dict[str, Any]]) -> str:
+    names = dict.fromkeys(name for row in rows for name in row)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
+    wrong = [
+        f"- {pair['method']}: {pair['link']}, {pair['ranks']} ranks, {pair['model']}, {pair['graph']}"
+        for pair in summary["order"]["wrong"]
+    ]
+    groups = [
+        [name, key, str(found["num"]), f"{found['mean']:.1%}", f"{found['max']:.1%}", f"{found['lean']:+.1%}"]
+        for name, parts in summary["by"].items()
+        for key, found in parts.items()
+    ]
+    failed = [f"- {row_name(row)}: {row.reason}" for row in rows if row.reason]
+    return "\n".join(
+        [
+            "# Predicted and measured epochs",
+            "",
+            *[f"{sentence}  " for sentence in verdict(summary)],
+            "",
+            "![Predicted over measured epochs](validate.svg)",
+            "",
+            "## Scenarios",
+            "",
+            *_table(HEAD, [row_cells(row) for row in rows]),
+            "",
+            "`p` is predicted, `m` measured. Epochs are medians over cycles of all runs, of the slowest rank; exposed",
+            "communication is the mean over ranks; bytes are those of one epoch, all ranks together.",
+            "",
+            "## Blame",
+            "",
+            *_table(BLAME_HEAD, blame_cells(summary)),
+            "",
+            "Where the compute lane's time goes, in hundredths of the measured epoch, means over all scenarios:",
+            "`miss` is predicted less measured, `size` the mean of its absolute value. An op runs; or the lane stands",
+            "still while an awaited op waits for other ranks, moves bytes or runs beside; or for no reason that the",
+            "schedule has: overhead.",
+            "",
+            "## Errors by",
+            "",
+            *_table(("by", "which", "scenarios", "mean", "max", "lean"), groups),
+            "",
+            "## Pairs of methods in the wrong order",
+            "",
+            *(wrong or ["None."]),
+            "",
+            "## Not compared",
+            "",
+            *(failed or ["None."]),
+            "",
+        ]
+    )
+
+
+def row_name(row: Row) -> str:
+    return ", ".join(str(row.case[name]) for name in HEAD[:5])
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+
+
+def draw(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+    """Epochs, predicted over measured, a colour per method and a mark per link; beside them what is to blame."""
+    import matplotlib as mpl  # slow to import, and only reports need it
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "halocast"  # the same report twice is the same file
+    figure = Figure(figsize=(11, 5.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _scatter(left, points(rows))
+    left.set_xlabel("measured epoch, ms")
+    left.set_ylabel(f"predicted epoch, ms (band: ±{AIMED_MOST:.0%})")
+    blame = summary["blame"][:SHOWN_BLAME]
+    right.barh([f"{row['verb']} {row['part']}" for row in blame], [100 * row["miss"] for row in blame])
+    right.set_xlabel("predicted less measured, % of the measured epoch, mean over scenarios")
+    right.invert_yaxis()
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def points(rows: Sequence[Row]) -> list[tuple[str, str, float, float]]:
+    """(method, link, measured, predicted) of every scenario that was compared, in milliseconds."""
+    return [
+        (row.case["method"], row.case["link"], 1e3 * row.measured.epoch_s, 1e3 * row.predicted.epoch_s)
+        for row in rows
+        if row.predicted is not None and row.measured is not None
+    ]
+
+
+def _scatter(axis: Any, found: Sequence[tuple[str, str, float, float]]) -> None:
+    if not found:
+        return
+    colours = {method: f"C{k % 10}" for k, method in enumerate(dict.fromkeys(point[0] for point in found))}
+    marks = {link: MARKS[k % len(MARKS)] for k, link in enumerate(dict.fromkeys(point[1] for point in found))}
+    for method, link, measured, predicted in found:
+        axis.loglog(measured, predicted, marks[link], color=colours[method], alpha=0.75, markersize=5)
+    for method, colour in colours.items():
+        axis.plot([], [], "o", color=colour, label=method)
+    for link, mark in marks.items():
+        axis.plot([], [], mark, color="grey", label=link)
+    values = [value for point in found for value in point[2:]]
+    ends = [min(values), max(values)]
+    axis.loglog(ends, ends, color="black", linewidth=0.8)
+    band = ([factor * x for x in ends] for factor in (1 - AIMED_MOST, 1 + AIMED_MOST))
+    axis.fill_between(ends, *band, color="#dddddd")
+    axis.legend(frameon=False, fontsize="small")

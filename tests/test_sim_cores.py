@@ -1,0 +1,132 @@
+"""Ranks of one machine share its cores: kernels go on at cores / running of their pace, at most at their own."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from schedules import op
+
+from halocast.base.delays import Delay
+from halocast.base.errors import InputError
+from halocast.schedule.ir import Kernel, Kind, Schedule, Work
+from halocast.schedule.trace import Trace
+from halocast.sim.cluster import Cluster, load_cluster
+from halocast.sim.cost import op_seconds
+from halocast.sim.engine import simulate
+from halocast.sim.topology import build_topology
+from halocast.sim.world import Failure, StoppedError, World
+
+CPU = load_cluster("cpu-local")
+UNIT = 10**8  # numbers of a kernel; times below are in the seconds this one takes alone
+
+
+def machine(cores: int | None, ranks: int) -> Cluster:
+    return replace(load_cluster("cpu-local", gpus=ranks), shared_cores=cores)
+
+
+def kernels(*units: float) -> Schedule:
+    """A kernel per rank, all ready at 0."""
+    ops = tuple(
+        op("work", rank, work=Work(kernels=(Kernel("elementwise", (int(UNIT * size), 2)),)))
+        for rank, size in enumerate(units)
+    )
+    return Schedule(num_ranks=len(units), ops=ops)
+
+
+def alone_s(schedule: Schedule, rank: int) -> float:
+    return op_seconds(schedule.ops[rank], CPU.device(0), 4)
+
+
+def ends(trace: Trace) -> list[float]:
+    return [max(span.end_s for span in trace.of_rank(rank)) for rank in range(trace.num_ranks)]
+
+
+@given(st.integers(1, 8), st.integers(1, 8))
+def test_equal_kernels_of_all_ranks_run_at_cores_over_ranks_of_their_pace(cores: int, ranks: int) -> None:
+    schedule = kernels(*[1.0] * ranks)
+    expected = alone_s(schedule, 0) * max(1.0, ranks / cores)
+    assert ends(simulate(schedule, machine(cores, ranks), 1)) == pytest.approx([expected] * ranks, rel=1e-9)
+
+
+def test_a_kernel_is_faster_when_others_have_ended() -> None:
+    schedule = kernels(1.0, 2.0, 2.0)
+    unit = alone_s(schedule, 0)
+    # three on two cores at 2/3: the first ends at 1.5; the others have 1 left and a core each
+    assert ends(simulate(schedule, machine(2, 3), 1)) == pytest.approx([1.5 * unit, 2.5 * unit, 2.5 * unit], rel=1e-4)
+
+
+def test_a_kernel_is_slower_from_the_moment_another_one_starts() -> None:
+    schedule = kernels(2.0, 1.0)
+    unit = alone_s(schedule, 1)
+    late = World(delays=(Delay(rank=1, low_s=unit, high_s=unit),))
+    trace = simulate(schedule, machine(1, 2), 1, world=late)
+    # alone until 1, then both at half pace until 3, when both have done their work
+    assert ends(trace) == pytest.approx([3 * unit, 3 * unit], rel=1e-4)
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.integers(1, 6))
+def test_work_is_conserved_and_divided_equally(sizes: list[float], cores: int) -> None:
+    schedule = kernels(*sizes)
+    work = [alone_s(schedule, rank) for rank in range(len(sizes))]
+    found = ends(simulate(schedule, machine(cores, len(sizes)), 1))
+    assert max(found) >= max(max(work), sum(work) / cores) * (1 - 1e-9)
+    assert sorted(found) == pytest.approx(expected_ends(sorted(work), cores), rel=1e-9)
+
+
+def expected_ends(work: list[float], cores: int) -> list[float]:
+    """Sizes in ascending order: between two ends everybody left gets the same."""
+    now, given_s, found = 0.0, 0.0, []
+    for k, size in enumerate(work):
+        now += (size - given_s) / min(1.0, cores / (len(work) - k))
+        given_s = size
+        found.append(now)
+    return found
+
+
+def test_enough_cores_change_nothing() -> None:
+    schedule = kernels(1.0, 2.0)
+    assert ends(simulate(schedule, machine(2, 2), 1)) == ends(simulate(schedule, machine(None, 2), 1))
+
+
+def test_a_host_that_failed_leaves_its_core_to_the_others() -> None:
+    schedule = kernels(4.0, 4.0)
+    unit = alone_s(schedule, 0) / 4
+    two_hosts = replace(load_cluster("cpu-4x1-200mbit", gpus=2), shared_cores=1)
+    with pytest.raises(StoppedError) as stopped:
+        simulate(meeting(schedule), two_hosts, 1, world=World(failure=Failure(host=1, at_s=2 * unit)))
+    # both at half pace until 2: one of four units is done; the other three are done alone
+    (span,) = [span for span in stopped.value.trace.spans if span.op == "work"]
+    assert span.end_s == pytest.approx(5 * unit, rel=1e-9)
+
+
+def meeting(schedule: Schedule) -> Schedule:
+    both = tuple(op("meet", rank, kind=Kind.BARRIER, after=(("work", 0),)) for rank in (0, 1))
+    return replace(schedule, ops=(*schedule.ops, *both))
+
+
+def test_emulated_hosts_have_one_memory_so_a_store_is_near_all_of_them() -> None:
+    schedule = Schedule(
+        num_ranks=2,
+        ops=tuple(op("pull", rank, kind=Kind.PULL, work=Work(num_bytes=25_000_000)) for rank in (0, 1)),
+    )
+    near = load_cluster("cpu-4x1-200mbit", gpus=2)
+    far = replace(near, shared_cores=None)
+    assert len(set(ends(simulate(schedule, near, 1)))) == 1
+    assert ends(simulate(schedule, far, 1))[1] == pytest.approx(1.0 / 0.9927, rel=1e-3)  # 25 MB at 25 MB/s
+
+
+def test_a_nic_carries_its_payload_only() -> None:
+    topology = build_topology(load_cluster("cpu-4x1-1gbit", gpus=2))
+    assert topology.capacity[topology.names.index("host 0 > network")] == pytest.approx(0.9927 * 1.25e8)
+
+
+def test_a_machine_has_at_least_one_core(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(
+        'description = "d"\nsource = "s"\nnum_hosts = 1\ndevices_per_host = 2\ndevice = "cpu"\ntransport = "gloo"\n'
+        "shared_cores = 0\n[gloo]\nstream_gbytes_per_s = 1\nhost_gbytes_per_s = 1\nlatency_us = 1\n"
+    )
+    with pytest.raises(InputError, match="shared_cores = 0"):
+        load_cluster(path)
