@@ -22,4 +22,4 @@ def unknown(what: str, value: str, legal: Iterable[str], where: str = "") -> Inp
     near = get_close_matches(value, words, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     place = f"{where}: " if where else ""
-    return InputError(f"{place}unknown {what} {value!r}{hint} (known: {', '.join(words)})")
+    return InputError(f"{place}unknown {what} {value!r}{hint} (known: {', '.join(words) or 'none'})")

@@ -13,6 +13,7 @@ from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
+from halocast.cli.sweep import Dask, Jobs, Results, print_sweep, run_sweep
 from halocast.cli.validate import Options, validate_grid
 from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
@@ -206,6 +207,24 @@ def _execute_here(workload: Workload) -> list[tuple[dict[str, object], Trace]]:
     here = predict_on(workload, load_cluster("cpu-local", gpus=ranks))
     done, summary = run_workload(workload)
     return [(here.summary | {"predicts": summary["cluster"]}, here.trace), (summary, done.trace)]
+
+
+@app.command()
+def sweep(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(help="Values of a key: --vary cluster.gpus=2,4,8; repeatable: all combinations.")
+    ] = None,
+    results: Results = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
+    json: Json = False,
+    csv: Annotated[Path | None, typer.Option(help="Write a CSV file.")] = None,
+) -> None:
+    """Predict a scenario with keys varied: all combinations, in parallel; what is finished survives a kill."""
+    found = run_sweep(scenario, overrides or [], vary or [], results=results, jobs=jobs, dask=dask)
+    print_sweep(found, json=json, csv=csv)
 
 
 @app.command()

@@ -6,19 +6,19 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError
+from halocast.plan.clusters import scenario_cluster as scenario_cluster
 from halocast.plan.scenario import Scenario
 from halocast.plan.workload import Say, Workload, prepare
 from halocast.reports.metrics import steady_epochs
 from halocast.reports.summary import summarise
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import Cluster, load_cluster
+from halocast.sim.cluster import Cluster
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.queued import SHARED_RANKS
 
 LARGEST = 6  # contributors to memory that a summary names
-DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
 DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
 
 
@@ -30,17 +30,17 @@ class Prediction:
     summary: dict[str, Any]
 
 
-def scenario_cluster(scenario: Scenario) -> Cluster:
-    section = scenario.cluster
-    name = section.file or section.name or DEFAULT_CLUSTER
-    gpus = section.gpus if section.file or section.name else section.gpus or DEFAULT_RANKS
-    return load_cluster(name, gpus=gpus, transport=section.transport)
+def predict(
+    scenario: Scenario, *, num_epochs: int | None = None, lean: bool = False, say: Say = lambda text: None
+) -> Prediction:
+    """Simulate a scenario on its cluster.
 
-
-def predict(scenario: Scenario, *, num_epochs: int | None = None, say: Say = lambda text: None) -> Prediction:
+    The summary has the figures that `halocast simulate --json` prints. A lean prediction has the same figures but for
+    the critical path and the use of links, which cost as much again to record and to work out.
+    """
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks, say=say)
-    return predict_on(workload, cluster, num_epochs=num_epochs, say=say)
+    return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
 
 
 def predict_on(
@@ -48,6 +48,7 @@ def predict_on(
     cluster: Cluster,
     *,
     num_epochs: int | None = None,
+    lean: bool = False,
     say: Say = lambda text: None,
     measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
 ) -> Prediction:
@@ -69,23 +70,36 @@ def predict_on(
         cluster,
         epochs,
         world=world,
-        record=schedule.num_ranks <= SHARED_RANKS,
+        record=not lean and schedule.num_ranks <= SHARED_RANKS,
         sharing=section.links,
         tolerance=section.tolerance,
         measured_s=measured_s,
     )
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories])
+    summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
     summary |= {
         "cluster": cluster.name,
+        "hosts": cluster.num_hosts,
         "transport": str(cluster.transport),
         "device": cluster.device(0).name,
         "sizes": workload.halo.source,
         "links": trace.meta["links"],
         "constants": cluster.source,
         **_memory_summary(memories, schedule, cluster),
+        **_price(cluster, float(summary["epoch_s"])),
     }
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
+
+
+def _price(cluster: Cluster, epoch_s: float) -> dict[str, Any]:
+    """What an epoch costs where hosts are rented whole; nothing where the cluster's file has no price."""
+    if cluster.price is None:
+        return {}
+    return {
+        "price_per_epoch": cluster.price.per_host_hour * cluster.num_hosts * epoch_s / 3600,
+        "currency": cluster.price.currency,
+        "price_date": cluster.price.date,
+    }
 
 
 def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from halocast.sim.queued import Sharing
 from halocast.sim.world import Failure, World
 
 DEFAULT = "demo"
+FACTORS = ("device_speed", "memory_size", "pcie_speed", "nvlink_speed", "network_speed")  # of a cluster, what if
 
 
 class Source(StrEnum):
@@ -90,11 +91,24 @@ class ClusterSection:
     transport: str | None = None
     links: Sharing = Sharing.AUTO  # shared, queued; auto: shared up to 16 ranks
     tolerance: float = 0.0  # of shared links: the fraction of its time by which a transfer may end early
+    hosts: int | None = None  # from here on, what if: the ranks on so many hosts; without gpus, hosts full of devices
+    device: str | None = None  # another device everywhere
+    network_gbps: float | None = None  # another rate of the NICs, in Gb/s
+    device_speed: float = 1.0  # times as fast as described: compute and memory
+    memory_size: float = 1.0  # times as much device memory
+    pcie_speed: float = 1.0
+    nvlink_speed: float = 1.0
+    network_speed: float = 1.0  # of the NICs, and with them of leaves and spine
 
     def __post_init__(self) -> None:
         require(0 <= self.tolerance < 1, f"tolerance = {self.tolerance}: needs 0 <= tolerance < 1")
         require(self.name is None or self.file is None, "give either name or file, not both")
-        require(self.gpus is None or self.gpus >= 1, f"gpus = {self.gpus}: needs to be at least 1")
+        for key in ("gpus", "hosts"):
+            value = getattr(self, key)
+            require(value is None or value >= 1, f"{key} = {value}: needs to be at least 1")
+        for key in ("network_gbps", *FACTORS):
+            value = getattr(self, key)
+            require(value is None or value > 0, f"{key} = {value}: needs to be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,19 +209,26 @@ _RECORDS = {
 
 def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario file (or the name of an embedded one), with `section.key=value` overrides on top."""
-    where = path or DEFAULT
-    found = _scenario_path(where)
+    return build_scenario(load_tables(path, overrides), path or DEFAULT)
+
+
+def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same as tables, only the overrides checked."""
+    found = _scenario_path(path or DEFAULT)
     tables = read_toml(found)
     cluster = tables.get("cluster")
     if isinstance(cluster, dict) and isinstance(cluster.get("file"), str):
         cluster["file"] = str(found.parent / cluster["file"])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
-        section, key, value = parse_override(override)
-        table = tables.setdefault(section, {})
-        if section == "cluster" and key in ALTERNATIVES:
-            table.pop(ALTERNATIVES[key], None)  # the one replaces the other
-        table[key] = value
-    return build_scenario(tables, where)
+        set_key(tables, *parse_override(override))
+    return tables
+
+
+def set_key(tables: dict[str, Any], section: str, key: str, value: Any) -> None:
+    table = tables.setdefault(section, {})
+    if section == "cluster" and key in ALTERNATIVES:
+        table.pop(ALTERNATIVES[key], None)  # the one replaces the other
+    table[key] = value
 
 
 def _scenario_path(name: str) -> Path:
@@ -237,7 +258,7 @@ def _method(table: Mapping[str, Any], where: str) -> MethodSection:
     name = options.pop("name", "vanilla")
     if not isinstance(name, str) or name not in METHODS:
         raise unknown("method", str(name), METHODS, where)
-    return MethodSection(name=name, options=record(METHODS[name].options, options, where))
+    return MethodSection(name=name, options=record(METHODS[name].options, options, f"{where} {name}"))
 
 
 def parse_override(text: str) -> tuple[str, str, Any]:

@@ -15,11 +15,13 @@ TIMES = ("epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s", "reduce_s", 
 MOST_ENTRIES = 8  # of the critical path and of the links: a large cluster has thousands
 
 
-def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: list[int]) -> dict[str, Any]:
+def summarise(
+    trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: list[int], *, details: bool = True
+) -> dict[str, Any]:
     """Times are seconds per steady epoch: the mean over ranks, and `..._max` the largest rank's.
 
     `epoch_s` is the slowest rank's epoch. Bytes are those of one epoch, all ranks together. Of the critical path and of
-    the links only the largest entries are listed.
+    the links only the largest entries are listed; without `details` they are left out.
     """
     metrics = measure(trace, schedule, warmup_epochs)
     return {
@@ -31,8 +33,8 @@ def summarise(trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_
         "bytes_total": _whole(metrics.bytes_total),
         **drawn_summary(schedule),
         "bytes_per_epoch_by_op": {op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
-        **_links(trace, warmup_epochs),
-        "critical_path": _path(trace, schedule, warmup_epochs),
+        **(_links(trace, warmup_epochs) if details else {}),
+        **({"critical_path": _path(trace, schedule, warmup_epochs)} if details else {}),
         "peak_memory_bytes": max(peak_memory_bytes),
         "peak_memory_bytes_by_rank": peak_memory_bytes,
         "staleness": staleness_table(schedule),

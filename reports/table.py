@@ -79,12 +79,16 @@ def _busiest(summary: Summary) -> list[str]:
 
 def text_table(summaries: Sequence[Summary]) -> str:
     """A row per summary, and below the table its insights."""
-    rows = [[name for name, _ in COLUMNS], *cells(summaries)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(COLUMNS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     told = [f"{s['method']}, {s['source']} on {s['cluster']}: {insights(s)}" for s in summaries]
     warned = dict.fromkeys(f"warning: {s['method']}: {text}" for s in summaries for text in s.get("warnings", []))
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], "", *told, *warned])
+    return "\n".join([aligned([[name for name, _ in COLUMNS], *cells(summaries)]), "", *told, *warned])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell; the first row is the head."""
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def markdown_table(summaries: Sequence[Summary]) -> str:

@@ -100,6 +100,7 @@ def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: st
         shared_cores=table.shared_cores,
         gloo=_link(Gloo, table.gloo),
         nccl=_link(Nccl, table.nccl),
+        price=table.price,
     )
     _require_places(cluster, path)
     require_reachable(cluster)

@@ -7,7 +7,7 @@ turns them into a graph, `links` into time.
 from dataclasses import dataclass, field
 
 from halocast.base.records import require
-from halocast.sim.tables import AllReduce, Efficiency, LinkKind, Per, Streams, Transport
+from halocast.sim.tables import AllReduce, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,7 @@ class Cluster:
     network: Network | None = None
     links: tuple[Wire, ...] = field(default=(), repr=False)
     shared_cores: int | None = None  # of the one machine that all hosts are emulated on; none: each rank has its own
+    price: PriceTable | None = None
 
     @property
     def num_ranks(self) -> int:

@@ -221,6 +221,16 @@ class NcclTable(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable(Table):
+    """What a host costs while it is rented, whole; a list price is what it was on its date."""
+
+    per_host_hour: float
+    date: str
+    source: str
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTable(Table):
     description: str
     source: str
@@ -237,6 +247,7 @@ class ClusterTable(Table):
     links: tuple[WireTable, ...] = ()
     gloo: GlooTable | None = None
     nccl: NcclTable | None = None
+    price: PriceTable | None = None
 
     def __post_init__(self) -> None:
         Table.__post_init__(self)

@@ -1,0 +1,93 @@
+"""`halocast sweep`: a scenario with keys varied, as a table, JSON or CSV."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from halocast.base.errors import InputError
+from halocast.base.files import whole_file
+from halocast.base.records import require
+from halocast.cli.output import note, print_json
+from halocast.plan.results import State
+from halocast.plan.runs import Progress as Tell
+from halocast.plan.scenario import load_tables
+from halocast.plan.sweep import Row, Sweep, parse_vary, sweep
+from halocast.reports.table import ages, aligned, csv_table, seconds, size
+
+Results = Annotated[
+    Path | None,
+    typer.Option(help="SQLite file that keeps what is finished; run again to go on. Processes may share it."),
+]
+Jobs = Annotated[int | None, typer.Option(help="Processes [one per core].")]
+Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler: predict there instead.")]
+
+
+def run_sweep(
+    scenario: str | None,
+    overrides: list[str],
+    vary: list[str],
+    *,
+    results: Path | None,
+    jobs: int | None,
+    dask: str | None,
+) -> Sweep:
+    require(bool(vary), "sweep: what varies? for example --vary cluster.gpus=2,4,8")
+    require(jobs is None or jobs >= 1, f"--jobs {jobs}: needs to be at least 1")
+    wanted: dict[str, list[Any]] = {}
+    for text in vary:
+        key, values = parse_vary(text)
+        if key in wanted:
+            raise InputError(f"--vary {key}: given twice")
+        wanted[key] = values
+    tables = load_tables(scenario, overrides)
+    with scenario_bar("predicting") as tell:
+        return sweep(tables, wanted, results=results, jobs=jobs, dask=dask, progress=tell)
+
+
+@contextmanager
+def scenario_bar(label: str) -> Iterator[Tell]:
+    """A bar over scenarios; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def print_sweep(found: Sweep, *, json: bool, csv: Path | None) -> None:
+    if csv is not None:
+        with whole_file(csv) as path:
+            path.write_text(csv_table([row.flat() for row in found.rows]), encoding="utf-8")
+        note(f"written: {csv}")
+    if json:
+        print_json([row.flat() for row in found.rows])
+    elif csv is None:
+        print(sweep_table(found))
+
+
+def sweep_table(found: Sweep) -> str:
+    """A line per combination; what could not be predicted says why."""
+    names = list(found.rows[0].values)
+    columns = ["epoch", "compute", "exposed comm", "traffic", "memory", "stale", ""]
+    return aligned([[*names, *columns], *([*map(_plain, row.values.values()), *_cells(row)] for row in found.rows)])
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cells(row: Row) -> list[str]:
+    if row.state is not State.DONE:
+        return ["-"] * 6 + [row.reason]
+    figures = row.figures
+    return [
+        *(seconds(figures[key]) for key in ("epoch_s", "compute_s", "exposed_comm_s")),
+        *(size(figures[key]) for key in ("bytes_total", "memory_bytes")),
+        ages(figures["staleness"]),
+        "" if figures["fits"] else f"does not fit in {size(figures['device_memory_bytes'])}",
+    ]
