@@ -30,11 +30,9 @@ def scenario_cluster(scenario: Scenario) -> Cluster:
 def _on_hosts(cluster: Cluster, num_hosts: int, gpus: int | None) -> Cluster:
     """Hosts like the first one, as many as asked for; a cluster of several needs to say how they are joined."""
     per_host = cluster.hosts.count(cluster.hosts[0])
-    num_ranks = gpus or num_hosts * per_host
-    legal = num_hosts <= num_ranks <= min(MOST_RANKS, num_hosts * per_host)
-    require(
-        legal, f"gpus = {num_ranks}: hosts = {num_hosts} of {cluster.name} have {num_hosts} to {num_hosts * per_host}"
-    )
+    num_ranks, most = gpus or num_hosts * per_host, min(MOST_RANKS, num_hosts * per_host)
+    legal = num_hosts <= num_ranks <= most
+    require(legal, f"gpus = {num_ranks}: with hosts = {num_hosts}, {cluster.name} has {num_hosts} to {most}")
     joined = num_hosts == 1 or cluster.nic is not None
     require(joined, f"hosts = {num_hosts}: {cluster.name} has no network between hosts (no [nic] table)")
     return resized(cluster, num_hosts=num_hosts, num_ranks=num_ranks)

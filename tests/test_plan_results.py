@@ -1,6 +1,5 @@
 """The file of results: claims, kills, and what is wrong with a file."""
 
-import json
 import os
 import sqlite3
 import subprocess
@@ -111,15 +110,20 @@ def test_a_corrupt_file_is_named_and_left_alone(tmp_path: Path, content: bytes, 
     assert path.read_bytes() == content
 
 
+def claim_all(path: Path) -> None:
+    with ResultFile(path) as file:
+        file.want(f"n{number}" for number in range(400))
+        file.claim(400)
+
+
 def test_a_damaged_page_is_told_when_it_is_met(tmp_path: Path) -> None:
     path = tmp_path / "r.sqlite"
     with ResultFile(path) as file:
         file.add((f"n{number}", {"x": "y" * 200}) for number in range(400))
     whole = path.read_bytes()
     path.write_bytes(whole[:4096] + os.urandom(len(whole) - 8192) + whole[-4096:])
-    with pytest.raises(InputError, match="damaged"), ResultFile(path) as file:
-        file.want(f"n{number}" for number in range(400))
-        file.claim(400)
+    with pytest.raises(InputError, match="damaged"):
+        claim_all(path)
 
 
 def test_a_database_of_something_else_is_not_touched(tmp_path: Path) -> None:
@@ -162,12 +166,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
+def fill(file: ResultFile) -> None:
+    for number in range(4000):
+        file.add([(f"n{number}", {"x": "y" * 500})])
+
+
 def test_a_full_disk_is_told_and_costs_nothing_finished(small_disk: Path) -> None:
     path = small_disk / "r.sqlite"
     with opened(path) as file:
         file.finish("k0", State.DONE, {"epoch_s": 1.0}, 0.1)
         with pytest.raises(RunError, match=r"r.sqlite: the disk is full.*run again to go on"):
-            for number in range(4000):
-                file.add([(f"n{number}", {"x": json.dumps("y" * 500)})])
+            fill(file)
     with ResultFile(path) as file:
         assert file.finished(["k0"])["k0"].figures == {"epoch_s": 1.0}
