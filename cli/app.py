@@ -11,9 +11,10 @@ import typer
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cli.catalogue import list_names, show_thing
+from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
-from halocast.cli.sweep import Dask, Jobs, Results, print_sweep, run_sweep
+from halocast.cli.sweep import sweep_command
 from halocast.cli.validate import Options, validate_grid
 from halocast.methods import METHODS
 from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
@@ -43,9 +44,6 @@ def top(version: Annotated[bool, typer.Option("--version", help="Print the versi
         raise typer.Exit
 
 
-ScenarioFile = Annotated[str | None, typer.Argument(help="Scenario file (TOML) or the name of an embedded one [demo].")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Override a key: --set graph.dataset=cora; repeatable.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Also write the trace: .parquet, .jsonl, or .json for Perfetto.")
 ]
@@ -210,24 +208,6 @@ def _execute_here(workload: Workload) -> list[tuple[dict[str, object], Trace]]:
 
 
 @app.command()
-def sweep(
-    scenario: ScenarioFile = None,
-    overrides: Set = None,
-    vary: Annotated[
-        list[str] | None, typer.Option(help="Values of a key: --vary cluster.gpus=2,4,8; repeatable: all combinations.")
-    ] = None,
-    results: Results = None,
-    jobs: Jobs = None,
-    dask: Dask = None,
-    json: Json = False,
-    csv: Annotated[Path | None, typer.Option(help="Write a CSV file.")] = None,
-) -> None:
-    """Predict a scenario with keys varied: all combinations, in parallel; what is finished survives a kill."""
-    found = run_sweep(scenario, overrides or [], vary or [], results=results, jobs=jobs, dask=dask)
-    print_sweep(found, json=json, csv=csv)
-
-
-@app.command()
 def published(
     data: Annotated[Path | None, typer.Option(help="Rows of figures as CSV [those that come with halocast].")] = None,
     json: Json = False,
@@ -292,3 +272,6 @@ def show(
     if what in ("cluster", "device", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
     print(show_thing(what, name, overrides or [], figure))
+
+
+app.command("sweep")(sweep_command)

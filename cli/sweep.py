@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.records import require
+from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.plan.results import State
 from halocast.plan.runs import Progress as Tell
@@ -25,6 +26,23 @@ Results = Annotated[
 ]
 Jobs = Annotated[int | None, typer.Option(help="Processes [one per core].")]
 Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler: predict there instead.")]
+
+
+def sweep_command(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    vary: Annotated[
+        list[str] | None, typer.Option(help="Values of a key: --vary cluster.gpus=2,4,8; repeatable: all combinations.")
+    ] = None,
+    results: Results = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
+    json: Json = False,
+    csv: Annotated[Path | None, typer.Option(help="Write a CSV file.")] = None,
+) -> None:
+    """Predict a scenario with keys varied: all combinations, in parallel; what is finished survives a kill."""
+    found = run_sweep(scenario, overrides or [], vary or [], results=results, jobs=jobs, dask=dask)
+    print_sweep(found, json=json, csv=csv)
 
 
 def run_sweep(
