@@ -119,7 +119,7 @@ def pack_rows(num_rows: int, width: int) -> Kernels:
 
 
 def _num_gemms(spec: ModelSpec, layer: int) -> int:
-    return 2 if layer < spec.num_graph_layers and spec.kind is ModelKind.SAGE else 1
+    return 2 if spec.kind is ModelKind.SAGE and not spec.is_linear(layer) else 1
 
 
 def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
@@ -212,7 +212,7 @@ def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined = _num_joined(spec, layer, size)
     drops, attends = spec.dropout > 0, spec.attends(layer)
-    linear = layer >= spec.num_graph_layers or spec.projects(layer)
+    linear = spec.is_linear(layer)
     kept = _num_copied(spec, layer, size) * wide
     if spec.recompute:
         return kept

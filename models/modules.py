@@ -133,7 +133,7 @@ class GcniiLinear(nn.Module):
 
 
 def make_linear(spec: ModelSpec, layer: int) -> nn.Module:
-    if layer >= spec.num_graph_layers or spec.projects(layer):
+    if spec.is_linear(layer):
         return nn.Linear(spec.widths[layer], spec.widths[layer + 1])
     return LINEAR[spec.kind](spec, layer)
 
@@ -175,7 +175,7 @@ class Gnn(nn.Module):
 
     def _layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None, first: Tensor | None) -> Tensor:
         linear = self.linears[index]
-        if index >= self.spec.num_graph_layers or self.spec.projects(index):
+        if self.spec.is_linear(index):
             out: Tensor = linear(self._drop(rows))
         elif self.spec.attends(index):
             out = linear(block, self._drop(rows if aggregated is None else aggregated))

@@ -42,8 +42,8 @@ class ModelSpec:
     """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes.
 
     The heads of an attention share a hidden width, side by side; in the last layer each has a column per class, and
-    their mean is taken. A GCNII's first layer is its projection and its last one ends in the classifier: `layers` - 1
-    convolutions.
+    their mean is taken. A projection is the first of the `layers`. A GCNII always has one, and its last layer ends in
+    the classifier: `layers` - 1 convolutions.
     """
 
     kind: ModelKind
@@ -59,6 +59,7 @@ class ModelSpec:
     first_share: float = 0.1  # GCNII's alpha: the share of the projection's rows in every convolution
     weight_decline: float = 0.5  # GCNII's lambda: the weights of convolution l count log(lambda / l + 1)
     recompute: bool = False  # backward runs a layer's forward again instead of keeping what it made
+    projection: bool = False  # the first layer is plain linear, so that no layer aggregates features; gcnii: always
 
     def __post_init__(self) -> None:
         require(1 <= self.layers <= MAX_LAYERS, f"layers = {self.layers}: needs 1 <= layers <= {MAX_LAYERS}")
@@ -76,12 +77,13 @@ class ModelSpec:
             self.heads == 1 or self.kind is ModelKind.GAT,
             f"heads = {self.heads}: only {ModelKind.GAT} has heads, {self.kind} needs heads = 1",
         )
+        if self.projects(0):
+            require(self.layers >= 2, f"layers = {self.layers}: needs a projection and at least one convolution")
+            require(not self.precompute, "precompute: a projection, the first layer, aggregates nothing")
         if self.kind is ModelKind.GCNII:
-            require(self.layers >= 2, f"layers = {self.layers}: a gcnii has a projection and at least one convolution")
             require(
                 self.num_linear == 0, f"num_linear = {self.num_linear}: the last layer of a gcnii ends linear anyway"
             )
-            require(not self.precompute, "precompute: the first layer of a gcnii aggregates nothing")
         require(0 <= self.first_share <= 1, f"first_share = {self.first_share}: needs 0 <= first_share <= 1")
         require(self.weight_decline > 0, f"weight_decline = {self.weight_decline}: needs to be more than 0")
         require(self.num_features >= 1, f"{self.num_features} features: a model needs at least one")
@@ -106,11 +108,15 @@ class ModelSpec:
 
     def attends(self, layer: int) -> bool:
         """Whether the layer weighs neighbours, in every epoch even if it is precomputed: the weights change."""
-        return self.kind is ModelKind.GAT and layer < self.num_graph_layers
+        return self.kind is ModelKind.GAT and not self.is_linear(layer)
 
     def projects(self, layer: int) -> bool:
-        """Whether the layer only makes the rows that all later ones mix in."""
-        return self.kind is ModelKind.GCNII and layer == 0
+        """Whether the layer only makes rows of the hidden width out of the features."""
+        return layer == 0 and (self.projection or self.kind is ModelKind.GCNII)
+
+    def is_linear(self, layer: int) -> bool:
+        """Whether the layer is a matrix alone, without neighbours."""
+        return layer >= self.num_graph_layers or self.projects(layer)
 
     def mixes_first(self, layer: int) -> bool:
         """Whether the layer mixes in the output rows of layer 0."""
@@ -136,5 +142,5 @@ class ModelSpec:
             return (wide + 2) * self.heads * self.head_width(layer) + out + norm
         if self.mixes_first(layer):  # a matrix without bias; after the last convolution the classifier
             return wide * wide + norm + (wide * out + out if layer == self.layers - 1 else 0)
-        matrices = 2 if self.kind is ModelKind.SAGE and layer < self.num_graph_layers else 1
+        matrices = 2 if self.kind is ModelKind.SAGE and not self.is_linear(layer) else 1
         return matrices * (wide * out + out) + norm

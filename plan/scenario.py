@@ -81,6 +81,7 @@ class ModelSection:
     recompute: bool = False  # backward runs forward again instead of keeping what it needs
     norm: Norm | None = None  # layer | l2 | none; default: as the model was published
     precompute: bool = False
+    projection: bool = False  # a linear layer before the others, so that none aggregates features; gcnii: always
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,8 +132,8 @@ def _num_parts(section: GraphSection, num_ranks: int) -> int:
 
 
 def _num_layers(scenario: Scenario) -> int:
-    """A GCNII's layers are its convolutions, behind a projection."""
-    return scenario.model.layers + (scenario.model.kind is ModelKind.GCNII)
+    """A scenario's layers stand behind a projection, which a GCNII always has."""
+    return scenario.model.layers + (scenario.model.projection or scenario.model.kind is ModelKind.GCNII)
 
 
 def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
@@ -144,6 +144,7 @@ def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
         hidden=model.hidden,
         heads=model.heads,
         recompute=model.recompute,
+        projection=model.projection,
         num_linear=model.num_linear,
         dropout=model.dropout,
         norm=model.norm or USUAL_NORM[model.kind],

@@ -13,6 +13,7 @@ from halocast.sim.machine import Cluster, Device, Gloo, Link, Nccl, Network, Nic
 from halocast.sim.tables import (
     PCIE_LANE_BYTES_PER_S,
     AllReduce,
+    AllToAll,
     Catalogue,
     ClusterTable,
     Efficiency,
@@ -26,6 +27,7 @@ from halocast.sim.topology import require_reachable
 
 __all__ = [
     "AllReduce",
+    "AllToAll",
     "Cluster",
     "Device",
     "Efficiency",

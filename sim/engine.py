@@ -15,7 +15,7 @@ from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
-from halocast.sim.cluster import Cluster
+from halocast.sim.cluster import AllToAll, Cluster
 from halocast.sim.core import Core, Cores, Steps
 from halocast.sim.cost import op_seconds
 from halocast.sim.fairshare import Floats, Ints
@@ -98,9 +98,10 @@ class _Engine:
             / world.speed.get(op.rank, 1.0)
             for op in schedule.ops
         }
-        slowdown, machine = settings_of(cluster).compute_slowdown, _cores(env, cluster)
+        transport, machine = settings_of(cluster), _cores(env, cluster)
+        self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS
         self.cores = [
-            Core(machine or Cores(env), env, slowdown, partial(links.computing, rank))
+            Core(machine or Cores(env), env, transport.compute_slowdown, partial(links.computing, rank))
             for rank in range(schedule.num_ranks)
         ]
         for rank, core in enumerate(self.cores):
@@ -111,7 +112,7 @@ class _Engine:
             self.dead_s[hosts == world.failure.host] = world.failure.at_s
         self._finished: dict[tuple[int, str], int] = defaultdict(lambda: -1)
         self._waiting: dict[tuple[int, str], list[tuple[int, simpy.Event]]] = defaultdict(list)
-        self._messages: dict[tuple[str, int], Messages] = {}
+        self._messages: dict[tuple[str, int, int], Messages] = {}
         self._meetings: dict[tuple[str, int], Meeting] = {}
         self._doing: dict[tuple[int, Lane], tuple[Op, int]] = {}
 
@@ -227,22 +228,31 @@ class _Engine:
     def exchange(self, op: Op, epoch: int) -> Steps:
         """Own sends leave now; the op ends when they and everything addressed to this rank have arrived."""
         sent = self.schedule.sent(op)
-        yield from self._move(op, epoch, np.flatnonzero(sent), sent)
+        if not self.in_rounds:
+            yield from self._move(op, epoch, np.flatnonzero(sent), len(self.schedule.senders(op)))
+            return
+        num, received = len(sent), self.schedule.received(op)
+        for turn in range(1, num):
+            target, source = (op.rank + turn) % num, (op.rank - turn) % num
+            targets = np.array([target] if sent[target] else [], dtype=np.int64)
+            yield from self._move(op, epoch, targets, int(received[source] > 0), turn)
 
     def send(self, op: Op, epoch: int) -> Steps:
-        yield from self._move(op, epoch, np.array([op.work.peer]), self.schedule.sent(op))
+        yield from self._move(op, epoch, np.array([op.work.peer]), 0)
 
     def receive(self, op: Op, epoch: int) -> Steps:
-        yield from self._move(op, epoch, np.zeros(0, dtype=np.int64), self.schedule.sent(op))
+        yield from self._move(op, epoch, np.zeros(0, dtype=np.int64), 1)
 
-    def _move(self, op: Op, epoch: int, targets: Ints, sizes: Ints) -> Steps:
-        key = op.name, epoch
+    def _move(self, op: Op, epoch: int, targets: Ints, num_received: int, turn: int = 0) -> Steps:
+        key = op.name, epoch, turn
         if key not in self._messages:
             self._messages[key] = Messages(self.schedule.num_ranks, len(self.schedule.group(op)))
-        messages = self._messages[key]
-        event = messages.expect(self.env, op.rank, len(targets), len(self.schedule.senders(op)))
-        if len(targets):
-            self.links.send(op.rank, targets, sizes[targets], partial(messages.arrive, self.env, self.dead_s, op.rank))
+        messages, sizes = self._messages[key], self.schedule.sent(op)[targets]
+        event = messages.expect(self.env, op.rank, len(targets), num_received)
+        leaving = messages.meet(op.rank, targets, sizes) if self.rendezvous else [(op.rank, targets, sizes)]
+        for source, to, num_bytes in leaving:
+            if len(to):
+                self.links.send(source, to, num_bytes, partial(messages.arrive, self.env, self.dead_s, source))
         if not event.triggered:
             yield event
         messages.num_open -= 1

@@ -5,9 +5,10 @@ turns them into a graph, `links` into time.
 """
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from halocast.base.records import require
-from halocast.sim.tables import AllReduce, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
+from halocast.sim.tables import AllReduce, AllToAll, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class Wire(Link):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gloo:
+    rendezvous: ClassVar[bool] = False  # receives are posted ahead, so bytes leave at once
+    exchange: ClassVar[AllToAll] = AllToAll.GROUPED
     stream_bytes_per_s: float  # of one TCP stream: each pair of ranks has one
     host_bytes_per_s: float  # of all streams of a host together
     latency_s: float
@@ -92,10 +95,12 @@ class Gloo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nccl:
+    rendezvous: ClassVar[bool] = True  # both ends copy: bytes move when the kernels of both are there
     efficiency: float  # fraction of a link's rate that payload gets
     latency_s: float
     remote_bytes_per_s: float | None = None  # of one flow to another host, where that is below what the links allow
     allreduce: AllReduce = AllReduce.AUTO
+    exchange: AllToAll = AllToAll.GROUPED
     compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run
 

@@ -1,5 +1,6 @@
 """Instances of communication under way: who has come, what has arrived, and whom that lets go on."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -28,12 +29,23 @@ class Messages:
         self.ended: set[int] = set()
         self.events: dict[int, simpy.Event] = {}
         self.num_open = num_open
+        self._held: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by whom they wait for
 
     def expect(self, env: simpy.Environment, rank: int, num_sent: int, num_received: int) -> simpy.Event:
         self.missing[rank] += num_sent + num_received
         self.events[rank] = env.event()
         self._end(env, [rank])
         return self.events[rank]
+
+    def meet(self, rank: int, targets: Ints, sizes: Ints) -> list[tuple[int, Ints, Ints]]:
+        """What may leave now that a rank has come, if both ends are needed: to and from those who have come."""
+        here = np.array([int(target) in self.events for target in targets], dtype=np.bool_)
+        for target, size in zip(targets[~here].tolist(), sizes[~here].tolist(), strict=True):
+            self._held[target].append((rank, size))
+        waited = self._held.pop(rank, [])
+        return [(rank, targets[here], sizes[here])] + [
+            (source, np.array([rank]), np.array([size])) for source, size in waited
+        ]
 
     def arrive(self, env: simpy.Environment, dead_s: Floats, source: int, targets: Ints, times_s: Floats) -> None:
         """What reaches, or comes from, a rank after it has died is lost."""

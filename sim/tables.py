@@ -44,6 +44,11 @@ class AllReduce(StrEnum):
     AUTO = "auto"  # whichever is sooner for a payload, as the library chooses
 
 
+class AllToAll(StrEnum):
+    GROUPED = "grouped"  # to all peers at once
+    ROUNDS = "rounds"  # round k to the k-th next rank and from the k-th before; the next one when both are done
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A TOML table whose numbers are checked by name: times may be 0, all else is above 0, everything is finite."""
@@ -211,6 +216,7 @@ class NcclTable(Table):
     latency_us: float
     remote_gbytes_per_s: float | None = None
     allreduce: AllReduce = AllReduce.AUTO
+    exchange: AllToAll = AllToAll.GROUPED
     compute_slowdown: float = 1.0
     transfer_slowdown: float = 1.0
 
