@@ -23,6 +23,7 @@ from halocast.graph import (
     load_card,
 )
 from halocast.graph.card import random_volume
+from halocast.graph.halo import common_halves
 from halocast.graph.spread import divide, shares
 
 VIEWS = [(name, inductive) for name in card_names() for inductive in (False, True)]
@@ -138,6 +139,27 @@ def test_squirrel_is_as_uneven_as_its_real_partition() -> None:
         assert other.std() / other.mean() == pytest.approx(one.std() / one.mean(), rel=0.35), name
     assert made.num_edges.sum() == real.num_edges.sum()
     assert made.volume == pytest.approx(real.volume, rel=0.1)
+
+
+def test_numbers_are_halved_until_they_are_apart() -> None:
+    assert common_halves(5).tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 1, 1],
+        [0, 0, 1, 2, 2],
+        [0, 0, 1, 2, 2],
+    ]
+
+
+def test_near_parts_of_a_card_need_more_of_each_other_as_those_of_real_graphs_do() -> None:
+    """Of eight METIS parts of six real graphs, 33 to 45 % of all halo rows belong to the other half (random: 57 %)."""
+    halves = [
+        float((halo.matrix[:4, 4:].sum() + halo.matrix[4:, :4].sum()) / halo.volume)
+        for halo in (from_card(load_card(name), 8) for name in ("flickr", "squirrel", "ogbn-products"))
+    ]
+    assert all(0.33 < share < 0.47 for share in halves), halves
+    even = from_card(load_card("flickr"), 8, "random").matrix
+    assert (even[:4, 4:].sum() + even[4:, :4].sum()) / even.sum() == pytest.approx(4 / 7, abs=1e-3)
 
 
 def test_random_parts_are_even_and_the_seed_only_shuffles() -> None:

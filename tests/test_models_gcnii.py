@@ -67,6 +67,18 @@ def test_a_residual_gcn_adds_the_input_of_hidden_layers() -> None:
     assert torch.allclose(run(model, x, block), linears[2](p @ hidden), atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", [ModelKind.GCN, ModelKind.SAGE, ModelKind.GAT, ModelKind.RESGCN])
+def test_a_model_with_a_projection_aggregates_no_features_and_trains_exactly(kind: ModelKind, tmp_path: Path) -> None:
+    graph = small_graph()
+    spec = spec_for(graph, kind=kind, layers=3, projection=True)
+    assert spec.exchanged_layers == (1, 2)
+    weights = [weight.numel() for weight in build_model(spec, seed=0).linears[0].parameters()]
+    assert sum(weights) == graph.num_features * spec.hidden + spec.hidden
+    assert spec.num_weights == sum(weight.numel() for weight in build_model(spec, seed=0).parameters())
+    trained = train(graph, metis_parts(graph, 2), spec, tmp_path)
+    assert_equal_training(trained, reference_for(graph, spec), logits=1e-9, grads=1e-9)
+
+
 @pytest.mark.parametrize(("kind", "norm"), DEEP)
 @pytest.mark.parametrize("layers", [2, 5])
 def test_weights_are_counted_as_the_modules_have_them(kind: ModelKind, norm: Norm, layers: int) -> None:
@@ -122,6 +134,7 @@ def test_recomputing_adds_a_forward_to_the_backward_and_keeps_the_joined_rows_al
     ("wrong", "says"),
     [
         ({"layers": 1}, "a projection and at least one convolution"),
+        ({"kind": ModelKind.GCN, "projection": True, "precompute": True}, "precompute: a projection"),
         ({"num_linear": 1}, "num_linear = 1"),
         ({"precompute": True}, "precompute"),
         ({"first_share": 1.5}, "first_share = 1.5"),

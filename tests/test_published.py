@@ -262,3 +262,11 @@ def test_the_command_prints_every_row_and_writes_a_report(tmp_path: Path, capsys
     assert sorted(path.name for path in out.iterdir()) == ["published.svg", "report.md", "results.csv", "results.json"]
     assert run(["published", "--data", str(data), "--out", str(out)]) == 0
     assert "2 of 3 rows are predicted." in capsys.readouterr().out
+
+
+def test_epochs_of_the_gnnpipe_authors_are_predicted_within_fifteen_percent() -> None:
+    rows = [row for row in read_rows(own_figures()) if (row["source"], row["metric"]) == ("mithril-log", "epoch_s")]
+    results = predict_rows(rows)
+    assert len(results) == 8  # two graphs, two models, whole graph and pipeline
+    errors = {f"{r.row['dataset']} {r.row['model']} {r.row['method']}": r.error for r in results}
+    assert all(error is not None and abs(error) < 0.15 for error in errors.values()), errors
