@@ -2,8 +2,8 @@
 (vanilla) and pipelines of 8 stages and 32 chunks, from the logs of the GNNPipe authors.
 
 The predictions are those of `halocast published`; how the authors' code was set up is said in `plan/rows.py`. Parts of
-an epoch as they print them: compute, communication (halo exchange or stage to stage, with waits for slower peers), bubble
-(fill and drain), imbalance (waits within a slot).
+an epoch as they print them: compute, communication (halo exchange or stage to stage, with waits for slower peers),
+bubble (fill and drain), imbalance (waits within a slot).
 """
 
 import argparse
