@@ -1,6 +1,6 @@
 """Dataset cards: the published sizes and halo volumes of graphs that need not be on this machine."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ class TrainGraph:
     train_nodes: int
     degree_sigma: float  # standard deviation of ln(degree), the skew of a lognormal degree law
     metis: dict[str, int] = field(default_factory=dict)  # number of parts -> Vol
+    metis_cut: dict[str, int] = field(default_factory=dict)  # METIS that makes cut edges few instead of the volume
     random: dict[str, int] = field(default_factory=dict)
     # unevenness of METIS parts, see spread.shares; the defaults are means over the six graphs at 8 parts
     halo_spread: float = 0.44
@@ -41,8 +42,12 @@ class TrainGraph:
         require(self.degree_sigma >= 0, f"degree_sigma = {self.degree_sigma}; legal: 0 or more")
         require(min(self.halo_spread, self.edge_spread) >= 0, "a spread is 0 or more")
         require(max(abs(self.halo_bend), abs(self.edge_bend)) <= 0.5, "a bend is between -0.5 and 0.5")
-        for table in (self.metis, self.random):
+        for table in (self.metis, self.metis_cut, self.random):
             _check_volumes(table, self.nodes)
+
+    def cut(self) -> "TrainGraph":
+        """The same graph with volumes of partitions that make cut edges few, where those are known."""
+        return replace(self, metis=self.metis_cut or self.metis)
 
     @property
     def mean_degree(self) -> float:
@@ -68,6 +73,10 @@ class Card:
         if self.inductive is None:
             raise InputError(f"card {self.name!r} has no inductive training graph; use the full graph")
         return self.inductive
+
+    def cut(self) -> "Card":
+        """The same dataset, partitioned for few cut edges."""
+        return replace(self, full=self.full.cut(), inductive=self.inductive and self.inductive.cut())
 
 
 def _check_volumes(table: dict[str, int], nodes: int) -> None:

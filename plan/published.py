@@ -9,7 +9,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
 from halocast.plan.predict import Prediction, predict_on
-from halocast.plan.rows import Row, Setting, base_of, is_inductive, number, params_of, setting_of
+from halocast.plan.rows import Row, Setting, base_of, cuts_edges, is_inductive, number, params_of, setting_of
 from halocast.plan.workload import Say, prepare
 from halocast.reports.published import Result
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
@@ -106,7 +106,9 @@ class _Book:
         params = params_of(row)
         partitioner = str(params.get("partitioner", "metis"))
         num_parts = number(row, "gpus")
-        halo = from_card(load_card(row["dataset"]), num_parts, partitioner, inductive=is_inductive(row))
+        card = load_card(row["dataset"])
+        card = card.cut() if cuts_edges(row) else card
+        halo = from_card(card, num_parts, partitioner, inductive=is_inductive(row))
         if row["metric"] not in PART_FIGURES:
             raise InputError(f"metric {row['metric']!r} is not one of a partition ({', '.join(PART_FIGURES)})")
         each = PART_FIGURES[row["metric"]](halo)

@@ -46,12 +46,23 @@ SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
 # histories in every epoch, whether they are renewed or not; its backward computes nothing but activations again (their
 # table of chunk times does: its sum is 305 ms per GPU of reddit's GCN, of which the logged epochs spent 222); and its
 # halo exchange goes round by round, one peer at a time.
-SCRIPTS: Mapping[str, Any] = MappingProxyType({"norm": "layer"})
+SCRIPTS: dict[str, Any] = {"norm": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
-SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType({"gnnpipe": MITHRIL, "mithril-log": MITHRIL})
-ROUNDS = frozenset(SETUP)
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
+# Sylvie's code does not say. That its parts are random is read off compute, which no link touches: on ogbn-products BNS
+# at p = 0.1 halves it (0.180 to 0.085 s), so about three quarters of the edges are cut, as by random parts; then its
+# communication agrees as well. Its memory (6.7 against 5.3 GiB) does not: random parts would need more than that here.
+SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "gnnpipe": MITHRIL,
+        "mithril-log": MITHRIL,
+        "psc": SCRIPTS | {"objective": "cut"},
+        "sylvie": SCRIPTS | {"partitioner": "random"},
+    }
+)
+ROUNDS = frozenset({"gnnpipe", "mithril-log"})
 # Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows).
-WHOLE_DEVICE = frozenset(SETUP)
+WHOLE_DEVICE = ROUNDS
 # Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
 ROWS_ONLY = frozenset({"bns"})
 # What a speedup is over, where it is not named as one of our methods.
@@ -200,6 +211,11 @@ def is_inductive(row: Row) -> bool:
     if row["train_graph"] not in legal:
         raise unknown("train_graph", row["train_graph"], legal)
     return legal[row["train_graph"]]
+
+
+def cuts_edges(row: Row) -> bool:
+    """Whether the source's partitions make cut edges few, not the volume."""
+    return SETUP.get(row["source"], SCRIPTS).get("objective") == "cut"
 
 
 def base_of(row: Row) -> Row:

@@ -14,7 +14,7 @@ from halocast.graph.parts import Assignment
 from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
-from halocast.plan.scenario import Balance, GraphSection, Scenario, Source
+from halocast.plan.scenario import Balance, GraphSection, Objective, Scenario, Source
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 
@@ -45,8 +45,9 @@ def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say 
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
     if not data and _from_card(scenario.graph):
-        card = load_card(scenario.graph.dataset)
         section = scenario.graph
+        card = load_card(section.dataset)
+        card = card.cut() if section.objective is Objective.CUT else card
         if method.chunks:
             halo = chunks_from_card(card, num_parts, num_ways=options.ways, inductive=section.inductive)
         else:

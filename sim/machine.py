@@ -87,6 +87,8 @@ class Gloo:
     stream_bytes_per_s: float  # of one TCP stream: each pair of ranks has one
     host_bytes_per_s: float  # of all streams of a host together
     latency_s: float
+    exchange_s: float = 0.0  # before the first byte of a rank's sends: waking threads, pinning, synchronising
+    rank_bytes_per_s: float | None = None  # of all streams of one rank, in and out: one thread serves them
     streams: Streams = Streams.MESSAGE
     chunk_bytes: float | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
     compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move

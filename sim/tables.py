@@ -200,6 +200,8 @@ class GlooTable(Table):
     stream_gbytes_per_s: float
     host_gbytes_per_s: float
     latency_us: float
+    rank_gbytes_per_s: float | None = None
+    exchange_us: float = 0.0
     streams: Streams = Streams.MESSAGE
     chunk_mbytes: float | None = None
     compute_slowdown: float = 1.0

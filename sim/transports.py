@@ -37,6 +37,7 @@ class Stages(Protocol):
     caps: Floats
     chunk_bytes: float | None  # a message goes through the stages in pieces of this size; none: as a whole
     allreduce: AllReduce
+    begin_s: float  # before the first stage of what a rank sends at a time
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         """Routes and latencies of a stage from one rank to every rank."""
@@ -88,6 +89,12 @@ class GlooStages:
         self._cpu = {host: topology.add_shared(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}
         # large clusters do without a link per pair: there a stream only caps each of its messages
         self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
+        self.begin_s = gloo.exchange_s
+        self._threads = [
+            topology.add_shared(f"gloo thread of rank {rank}", gloo.rank_bytes_per_s)
+            for rank in range(cluster.num_ranks)
+            if gloo.rank_bytes_per_s is not None
+        ]
         self._slowed = gloo.transfer_slowdown > 1  # then each rank has a cap of its own, else all share one value
         self.caps = np.full(cluster.num_ranks if self._slowed else 1, gloo.stream_bytes_per_s)
         self._first_stream = len(topology.names)
@@ -110,10 +117,14 @@ class GlooStages:
 
     def _wire(self, source: int) -> tuple[Ints, Floats]:
         """Streams to every rank; those of a host's ranks are the same unless they have links or caps of their own."""
-        key = source if self._paired or self._slowed else -1 - int(self._hosts[source])
+        own = self._paired or self._slowed or self._threads
+        key = source if own else -1 - int(self._hosts[source])
         if key not in self._wires:
             routes, latency_s = self._from_host(int(self._hosts[source]))
-            self._wires[key] = with_last(routes[self._hosts], self._ends(source)), latency_s[self._hosts]
+            routes = routes[self._hosts]
+            for link in (self._threads[source], np.array(self._threads)) if self._threads else ():
+                routes = with_last(routes, link)
+            self._wires[key] = with_last(routes, self._ends(source)), latency_s[self._hosts]
         return self._wires[key]
 
     def _ends(self, source: int) -> Ints:
@@ -159,6 +170,7 @@ class NcclStages:
 
     num, wire = 1, 0
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
+    begin_s = 0.0
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         nccl = settings_of(cluster)

@@ -193,6 +193,13 @@ def test_a_card_without_published_volumes_uses_the_default_ratio() -> None:
     assert card_volume(graph, 8) == pytest.approx(0.2 * card_volume(graph, 8, "random"), rel=1e-6)
 
 
+def test_partitions_for_few_cut_edges_have_volumes_of_their_own() -> None:
+    products, arxiv = load_card("ogbn-products"), load_card("ogbn-arxiv")
+    assert card_volume(products.cut().full, 6) == 1_471_800
+    assert card_volume(products.full, 5) == 677_000
+    assert arxiv.cut() == arxiv  # where none are known, the others stand for them
+
+
 def test_shares_are_ascending_with_mean_one() -> None:
     for k in (1, 2, 7, 1024):
         x = shares(k, 0.6, -0.3)

@@ -14,6 +14,7 @@ import simpy
 
 from halocast.sim.cluster import AllReduce, Cluster, Gloo, Nccl, Nic, Nvlink, Pcie, Transport, load_cluster, load_device
 from halocast.sim.links import SharedLinks, UnlimitedLinks, after
+from halocast.sim.queued import QueuedLinks
 from halocast.sim.tables import Streams
 from halocast.sim.transports import STAGES, tree_edges
 
@@ -115,6 +116,26 @@ def test_messages_of_a_pair_share_its_stream_if_that_is_what_is_limited() -> Non
     both = [(0.0, 0, 1, 100), (0.0, 0, 1, 100)]
     assert arrivals(GLOO, both)[0] == (0.5 + 2) + (1 + 10) + (0.5 + 2)
     assert arrivals(paired, both)[0] == (0.5 + 2) + (1 + 20) + (0.5 + 2)
+
+
+def test_what_a_rank_sends_and_receives_shares_its_thread() -> None:
+    """Rank 1 gets 100 bytes and gives 100 by a thread of 12 B/s; streams alone would do 10 each."""
+    assert GLOO.gloo is not None
+    threaded = replace(GLOO, gloo=replace(GLOO.gloo, rank_bytes_per_s=12.0))
+    through = [(0.0, 0, 1, 100), (0.0, 1, 0, 100)]
+    assert arrivals(GLOO, through) == [(0.5 + 1) + (1 + 10) + (0.5 + 1)] * 2
+    assert arrivals(threaded, through) == pytest.approx([(0.5 + 1) + (1 + 100 / 6) + (0.5 + 1)] * 2)
+
+
+@pytest.mark.parametrize("links", [SharedLinks, QueuedLinks])
+def test_an_exchange_is_prepared_before_its_first_byte(links: type[SharedLinks]) -> None:
+    assert GLOO.gloo is not None
+    prepared, found = replace(GLOO, gloo=replace(GLOO.gloo, exchange_s=7.0)), list[float]()
+    env = simpy.Environment()
+    links(env, prepared).send(0, np.array([1]), np.array([100]), lambda _, times: found.append(float(times[0])))
+    env.run()
+    assert found == [7 + (0.5 + 1) + (1 + 10) + (0.5 + 1)]
+    assert ring(prepared, (0, 1), 100) == ring(GLOO, (0, 1), 100)  # a collective is no exchange
 
 
 def test_cpu_processes_have_nothing_to_stage() -> None:
@@ -247,9 +268,9 @@ def test_the_module_compares_a_file_of_scenarios(tmp_path: Path, change: float, 
 
 
 def test_a_pair_of_2080_ti_is_between_the_stream_and_what_vanilla_measured() -> None:
-    """Measured: 0.45 GB/s end to end with waits for the slower rank; the stream alone does 0.56."""
+    """Measured: 0.45 GB/s end to end with waits for the slower rank; the stream alone does 0.8."""
     seconds = arrival(load_cluster("rtx2080ti-x10-pcie3", gpus=2), 0, 1, 10**9)
-    assert 0.45e9 < 10**9 / seconds < 0.56e9
+    assert 0.45e9 < 10**9 / seconds < 0.8e9
 
 
 def test_a_pair_of_a5000_reaches_the_measured_rates() -> None:
