@@ -27,6 +27,7 @@ from halocast.schedule.trace import LinkUse
 from halocast.sim.cluster import AllReduce, Cluster
 from halocast.sim.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.flows import Done, Flows
+from halocast.sim.sockets import Sockets
 from halocast.sim.topology import build_topology
 from halocast.sim.transports import MOST_CHUNKS, STAGES, Stages, route_table, settings_of, tree_edges
 from halocast.sim.world import degrade
@@ -129,6 +130,7 @@ class SharedLinks:
         degrade(self.topology, factors)
         self.flows = Flows(env, self.topology.capacities(), self.stages.caps, slack, record=record)
         self.moving = Moving(cluster.num_ranks)
+        self._sockets = Sockets()
         self._slowdown = settings_of(cluster).transfer_slowdown
 
     @property
@@ -169,13 +171,20 @@ class SharedLinks:
         loads = sizes * self.stages.overhead if stage == self.stages.wire else sizes
         for delay_s in sorted(set(latency_s[targets].tolist())):
             some = targets[latency_s[targets] == delay_s]
+            if stage == self.stages.wire:
+                self._sockets.enter(source, some)
             self._start(
                 delay_s,
                 routes[some],
                 loads[some],
                 some,
-                lambda names: self._stage(stage + 1, source, names, sizes, done),
+                lambda names: self._staged(stage, source, names, sizes, done),
             )
+
+    def _staged(self, stage: int, source: int, targets: Ints, sizes: Floats, done: Done) -> None:
+        if stage == self.stages.wire:
+            self._sockets.leave(source, targets)
+        self._stage(stage + 1, source, targets, sizes, done)
 
     def start_piece(self, stage: int, source: int, target: int, size: float, delay: bool, done: Finish) -> None:
         """One stage of a part of a message; only the first part pays the latency."""
@@ -249,13 +258,20 @@ class SharedLinks:
         routes, latency_s = self.stages.table(stage, source)
         on_wire = stage == self.stages.wire
         size = sizes[0] * self.stages.overhead if on_wire else sizes[1]
-        self._start(
-            float(latency_s[target]) * (num_steps if on_wire else 1),
-            routes[target : target + 1],
-            np.array([float(size)]),
-            np.array([target]),
-            lambda _: self._reduce_stage(stage + 1, ends, sizes, num_steps, done),
-        )
+
+        def go() -> None:
+            self._start(
+                float(latency_s[target]) * (num_steps if on_wire else 1),
+                routes[target : target + 1],
+                np.array([float(size)]),
+                np.array([target]),
+                lambda _: self._reduce_stage(stage + 1, ends, sizes, num_steps, done),
+            )
+
+        if on_wire and self.stages.one_socket:
+            self._sockets.when_free(ends, go)
+        else:
+            go()
 
     def store(self, rank: int, num_bytes: int, done: Finish) -> None:
         if num_bytes == 0:

@@ -38,6 +38,7 @@ class Stages(Protocol):
     chunk_bytes: float | None  # a message goes through the stages in pieces of this size; none: as a whole
     allreduce: AllReduce
     begin_s: float  # before the first stage of what a rank sends at a time
+    one_socket: bool  # an all-reduce queues behind the messages of a pair
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         """Routes and latencies of a stage from one rank to every rank."""
@@ -90,6 +91,7 @@ class GlooStages:
         # large clusters do without a link per pair: there a stream only caps each of its messages
         self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
         self.begin_s = gloo.exchange_s
+        self.one_socket = gloo.streams is Streams.PAIR
         self._threads = [
             topology.add_shared(f"gloo thread of rank {rank}", gloo.rank_bytes_per_s)
             for rank in range(cluster.num_ranks)
@@ -171,6 +173,7 @@ class NcclStages:
     num, wire = 1, 0
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
     begin_s = 0.0
+    one_socket = False
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         nccl = settings_of(cluster)

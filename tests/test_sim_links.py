@@ -118,6 +118,19 @@ def test_messages_of_a_pair_share_its_stream_if_that_is_what_is_limited() -> Non
     assert arrivals(paired, both)[0] == (0.5 + 2) + (1 + 20) + (0.5 + 2)
 
 
+@pytest.mark.parametrize(("streams", "end"), [(Streams.PAIR, 26.0), (Streams.MESSAGE, 18.0)])
+def test_an_all_reduce_queues_behind_messages_of_its_socket(streams: Streams, end: float) -> None:
+    """100 bytes from 0 to 1 are on the wire from 2.5 to 12.5 s; an all-reduce of 100 comes at 3 s. Its copies end at
+    4.5 s. Behind them it waits until 12.5 s, else it begins at once: two steps of latency, 10 s, a copy of 1.5 s."""
+    assert GLOO.gloo is not None
+    links = SharedLinks(env := simpy.Environment(), replace(GLOO, gloo=replace(GLOO.gloo, streams=streams)))
+    ends: list[float] = []
+    links.send(0, np.array([1]), np.array([100]), lambda _, times: None)
+    after(env, 3.0, lambda: links.reduce((0, 1), 100, lambda: ends.append(env.now)))
+    env.run()
+    assert ends == pytest.approx([end])
+
+
 def test_what_a_rank_sends_and_receives_shares_its_thread() -> None:
     """Rank 1 gets 100 bytes and gives 100 by a thread of 12 B/s; streams alone would do 10 each."""
     assert GLOO.gloo is not None
