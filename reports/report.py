@@ -122,8 +122,14 @@ def provenance(summary: Summary) -> str:
         how = f"{summary['epochs']} real epochs, the first {summary['warmup_epochs']} dropped"
     else:
         memory = f"{size(summary['memory_bytes'])} of {size(summary['device_memory_bytes'])} device memory"
-        how = f"predicted, not calibrated; constants: {summary['constants']}; sizes: {summary['sizes']}; {memory}"
+        how = f"predicted, {constants(summary)}; sizes: {summary['sizes']}; {memory}"
     return f"- {summary['method']}, {summary['source']} on {summary['cluster']}: {how}."
+
+
+def constants(summary: Summary) -> str:
+    """Where the numbers behind a prediction come from."""
+    profile = summary.get("calibrated")
+    return f"calibrated: {profile}" if profile else f"constants, not calibrated: {summary['constants']}"
 
 
 def draw_epochs(path: Path, summaries: Sequence[Summary]) -> None:
