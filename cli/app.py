@@ -1,6 +1,5 @@
 """The commands."""
 
-from dataclasses import replace
 from importlib import metadata
 from math import isfinite
 from pathlib import Path
@@ -8,27 +7,23 @@ from typing import Annotated
 
 import typer
 
-from halocast.base.errors import InputError, unknown
+from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.cli.calibrate import calibrate
 from halocast.cli.catalogue import list_names, show_thing
+from halocast.cli.compare import compare_methods, method_names, show_comparison
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
 from halocast.cli.validate import Options, validate_grid
-from halocast.methods import METHODS
-from halocast.plan.predict import Prediction, predict, predict_on, scenario_cluster
-from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
+from halocast.plan.predict import Prediction, predict, scenario_cluster
+from halocast.plan.scenario import load_scenario
 from halocast.plan.validation import QUICK, Grid, chosen_from
-from halocast.plan.workload import Workload, prepare
+from halocast.plan.workload import prepare
 from halocast.reports.perfetto import write_perfetto
-from halocast.reports.report import constants, require_report_place, write_report
 from halocast.reports.table import size, text_table
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
-from halocast.sim.cluster import Cluster, load_cluster
-from halocast.sim.profile import Profile, calibrated, load_profile
 from halocast.sim.world import StoppedError
 
 app = typer.Typer(
@@ -36,7 +31,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command()(calibrate)
 
 
 @app.callback(invoke_without_command=True)
@@ -51,10 +45,6 @@ TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Also write the trace: .parquet, .jsonl, or .json for Perfetto.")
 ]
 
-ProfileFile = Annotated[
-    Path | None, typer.Option("--profile", help="What `halocast calibrate` measured of the cluster's devices.")
-]
-
 
 @app.command()
 def simulate(
@@ -63,12 +53,11 @@ def simulate(
     json: Json = False,
     trace: TraceFile = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs to simulate [as steady state needs].")] = None,
-    profile: ProfileFile = None,
 ) -> None:
     """Predict a scenario on its cluster."""
     _at_least_1("--epochs", epochs)
     _require_trace(trace)
-    chosen = load_scenario(scenario, _with_profile(overrides, profile))
+    chosen = load_scenario(scenario, overrides or ())
     try:
         with status() as say:
             prediction = predict(chosen, num_epochs=epochs, say=say)
@@ -81,17 +70,7 @@ def simulate(
         return
     print(text_table([prediction.summary]))
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
-    print(f"links: {prediction.summary['links']}; {constants(prediction.summary)}")
-    _warn(prediction)
-
-
-def _warn(prediction: Prediction) -> None:
-    for line in prediction.summary["outside_range"]:
-        note(f"warning: {line}")
-
-
-def _with_profile(overrides: list[str] | None, profile: Path | None) -> list[str]:
-    return [*(overrides or ()), *([] if profile is None else [f"cluster.profile={str(profile)!r}"])]
+    print(f"links: {prediction.summary['links']}; constants, not calibrated: {prediction.summary['constants']}")
 
 
 def _at_least_1(option: str, value: int | None) -> None:
@@ -174,69 +153,12 @@ def compare(
     out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/compare"),
     methods: Annotated[str, typer.Option(help="Comma-separated methods [all].")] = "",
     execute: Annotated[bool, typer.Option("--execute", help="Also run every method for real on this machine.")] = False,
-    profile: ProfileFile = None,
+    scaling: Annotated[float, typer.Option(help="Seconds for predictions at other numbers of GPUs; 0: none.")] = 30,
 ) -> None:
     """All methods on one scenario: a table, and a report directory."""
-    require_report_place(out)
-    chosen = load_scenario(scenario, overrides or ())
-    used = None if profile is None else load_profile(profile)
-    results = []
-    for name in _method_names(methods):
-        results += _compare_one(_with_method(chosen, name), execute, used)
-    summaries, traces = [summary for summary, _ in results], [trace for _, trace in results]
-    write_report(out, summaries, traces, format_scenario(chosen), executed=execute)
-    if json:
-        print_json(summaries)
-        return
-    print(text_table(summaries))
-    print(f"\nreport: {out / 'report.md'}")
-
-
-def _method_names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()] or list(METHODS)
-    for name in names:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS, "--methods")
-    return names
-
-
-def _with_method(scenario: Scenario, name: str) -> Scenario:
-    if scenario.method.name == name:
-        return scenario
-    return replace(scenario, method=MethodSection(name=name, options=METHODS[name].options()))
-
-
-def _compare_one(
-    scenario: Scenario, execute: bool, profile: Profile | None = None
-) -> list[tuple[dict[str, object], Trace]]:
-    """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
-    cluster = _calibrated(scenario_cluster(scenario), profile, also_here=execute)
-    with status() as say:
-        workload = prepare(scenario, cluster.num_ranks, data=execute, say=say)
-        prediction = predict_on(workload, cluster, say=say)
-    _warn(prediction)
-    results = [(prediction.summary, prediction.trace)]
-    if execute:
-        results += _execute_here(workload, profile)
-    return results
-
-
-def _calibrated(cluster: Cluster, profile: Profile | None, *, also_here: bool) -> Cluster:
-    """With the profile, if it is of the cluster's device; another may still be this machine's, and used there."""
-    if profile is None or (also_here and cluster.device(0).name != profile.device):
-        return cluster
-    return calibrated(cluster, profile)
-
-
-def _execute_here(workload: Workload, profile: Profile | None) -> list[tuple[dict[str, object], Trace]]:
-    from halocast.cli.execution import run_workload  # torch: seconds that only a real run needs
-
-    ranks = workload.schedule.num_ranks
-    cluster = _calibrated(load_cluster("cpu-local", gpus=ranks), profile, also_here=True)
-    here = predict_on(workload, cluster)
-    _warn(here)
-    done, summary = run_workload(workload)
-    return [(here.summary | {"predicts": summary["cluster"]}, here.trace), (summary, done.trace)]
+    require(scaling >= 0, f"--scaling {scaling}: needs to be at least 0 (0: no scaling)")
+    names = method_names(methods)
+    show_comparison(compare_methods(scenario, overrides or (), names, out, execute=execute, limit_s=scaling), out, json)
 
 
 @app.command()

@@ -50,8 +50,37 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
 )
 
 
+def band(summary: Summary) -> str:
+    """Between which times an epoch really lies, as far as measured cases tell."""
+    if summary["source"] == "executed":
+        return "measured"
+    found = summary.get("band")
+    return f"{seconds(found['low_s'])} .. {seconds(found['high_s'])}" if found else "not known"
+
+
+def columns(summaries: Sequence[Summary]) -> list[tuple[str, Callable[[Summary], str]]]:
+    """The error band is told where somebody looked for one."""
+    after_epoch = 1 + [name for name, _ in COLUMNS].index("epoch")
+    told = [("error band", band)] if any("band" in summary for summary in summaries) else []
+    return [*COLUMNS[:after_epoch], *told, *COLUMNS[after_epoch:]]
+
+
+def is_failed(summary: Summary) -> bool:
+    """A row that has a reason instead of figures."""
+    return "reason" in summary
+
+
 def cells(summaries: Sequence[Summary]) -> list[list[str]]:
-    return [[make(summary) for _, make in COLUMNS] for summary in summaries]
+    """The head and a row per summary; one without figures gives its reason in place of them."""
+    shown = columns(summaries)
+    rows = [[name for name, _ in shown]]
+    for summary in summaries:
+        if is_failed(summary):
+            told = [summary["method"], summary["source"], summary["cluster"], summary["reason"]]
+            rows.append([*told, *[""] * (len(shown) - len(told))])
+        else:
+            rows.append([make(summary) for _, make in shown])
+    return rows
 
 
 def insights(summary: Summary) -> str:
@@ -78,10 +107,15 @@ def _busiest(summary: Summary) -> list[str]:
 
 
 def text_table(summaries: Sequence[Summary]) -> str:
-    """A row per summary, and below the table its insights."""
-    told = [f"{s['method']}, {s['source']} on {s['cluster']}: {insights(s)}" for s in summaries]
-    warned = dict.fromkeys(f"warning: {s['method']}: {text}" for s in summaries for text in s.get("warnings", []))
-    return "\n".join([aligned([[name for name, _ in COLUMNS], *cells(summaries)]), "", *told, *warned])
+    """A row per summary, and below the table its insights or its reason, and warnings."""
+    told = [f"{s['method']}, {s['source']} on {s['cluster']}: {s.get('reason') or insights(s)}" for s in summaries]
+    rows = cells([summary for summary in summaries if not is_failed(summary)])
+    return "\n".join([aligned(rows), "", *told, *warnings(summaries)])
+
+
+def warnings(summaries: Sequence[Summary]) -> list[str]:
+    """What methods say about their own limits, each once."""
+    return list(dict.fromkeys(f"warning: {s['method']}: {text}" for s in summaries for text in s.get("warnings", [])))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -92,15 +126,20 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(summaries: Sequence[Summary]) -> str:
-    rows = [[name for name, _ in COLUMNS], ["---"] * len(COLUMNS), *cells(summaries)]
+    head, *rows = cells(summaries)
+    return markdown_rows([head, ["---"] * len(head), *rows])
+
+
+def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
 def csv_table(summaries: Sequence[Summary]) -> str:
     """Every plain figure of the summaries in SI units; lists and tables stay in the JSON."""
-    keys = list(dict.fromkeys(k for s in summaries for k, v in s.items() if not isinstance(v, dict | list)))
+    rows = [s | {f"band_{key}": value for key, value in (s.get("band") or {}).items()} for s in summaries]
+    keys = dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, dict | list) and k != "band")
     out = io.StringIO()
-    writer = csv.DictWriter(out, keys, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, list(keys), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(summaries)
+    writer.writerows(rows)
     return out.getvalue()

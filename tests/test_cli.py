@@ -78,10 +78,10 @@ def test_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_compare_writes_a_report_and_says_where(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    methods = ["--methods", "vanilla,pipegcn-gf"]
+    methods = ["--methods", "vanilla,pipegcn-gf", "--scaling", "0"]
     assert run(["compare", *SMALL, *methods, "--execute", "--out", str(tmp_path / "r")]) == 0
     out = capsys.readouterr().out
-    assert f"report: {tmp_path / 'r' / 'report.md'}" in out
+    assert f"report: {tmp_path / 'r' / 'report.html'}" in out
     rows = json.loads((tmp_path / "r" / "results.json").read_text())
     assert [(row["method"], row["source"], row["cluster"]) for row in rows] == [
         (method, source, cluster)

@@ -24,14 +24,7 @@ MAY_IMPORT = {
     "plan": {"base", "schedule", "graph", "models", "methods", "sim", "reports"},
     "cli": {"base", "schedule", "graph", "models", "methods", "sim", "exec", "reports", "plan"},
 }
-TORCH = {
-    "exec",
-    "models/modules.py",
-    "models/aggregate.py",
-    "models/attention.py",
-    "cli/execution.py",
-    "cli/measuring.py",
-}
+TORCH = {"exec", "models/modules.py", "models/aggregate.py", "models/attention.py", "cli/execution.py"}
 
 
 def sources() -> Iterator[tuple[str, str]]:

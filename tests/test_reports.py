@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedules import PROMISED, legal_schedules, two_rank_exchange
 
-from halocast.base.errors import InputError
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
 from halocast.reports.network import Utilisation, busy_periods, utilisation
-from halocast.reports.report import markdown, verdict, write_report
 from halocast.reports.summary import summarise
 from halocast.reports.table import csv_table, insights, markdown_table, seconds, size, text_table
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
@@ -208,7 +205,6 @@ def test_what_determines_the_epoch_is_told_in_one_line() -> None:
     )
     assert insights(made) == told
     assert text_table([made]).splitlines()[-1] == f", simulated on c: {told}"
-    assert f"- , simulated on c: {told}." in markdown([made], "", executed=False)
     without_load = made | {"link_utilisation": {}, "bytes_by_link": {"a > b": 1500}}
     assert "busiest links: a > b 1.5 kB;" in insights(without_load)
 
@@ -231,35 +227,19 @@ def test_tables_have_a_row_per_summary() -> None:
     assert csv_table(rows).splitlines()[1].startswith("a|b,")
 
 
-def test_the_verdict_names_the_fastest_that_fits() -> None:
-    fast = summary(method="fast", epoch_s=1.0, exposed_comm_s=0.5, source="simulated", fits=False)
-    slow = summary(method="slow", epoch_s=2.0, exposed_comm_s=0.5, source="simulated")
-    assert "**slow**" in verdict([fast, slow])
-    assert "25%" in verdict([fast, slow])
-    assert verdict([fast]) == "No method fits in the memory of the devices."
+def test_a_row_without_figures_gives_its_reason() -> None:
+    failed = {"method": "late", "source": "failed", "cluster": "c", "reason": "3 stages, but 2 layers"}
+    rows = [summary(method="fine"), failed]
+    assert text_table(rows).splitlines()[-1] == "late, failed on c: 3 stages, but 2 layers"
+    assert markdown_table(rows).splitlines()[-1].startswith("| late | failed | c | 3 stages, but 2 layers |  |")
+    assert "late,failed" in csv_table(rows).splitlines()[2]
 
 
-def test_a_report_appears_whole_and_replaces_only_a_report(tmp_path: Path) -> None:
-    trace = Trace(source="simulated", num_ranks=2, num_epochs=3, spans=())
-    for _ in range(2):
-        write_report(tmp_path / "out", [summary(method="m", source="simulated")], [trace], "[graph]\n")
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == [
-        "epoch.svg",
-        "report.md",
-        "results.csv",
-        "results.json",
-        "scenario.toml",
-        "trace-m-simulated-c.parquet",
-    ]
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("x")
-    with pytest.raises(InputError, match="is not a report of ours"):
-        write_report(tmp_path / "mine", [summary()], [trace], "")
-    assert (tmp_path / "mine" / "thesis.tex").exists()
-
-
-def test_a_report_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="zip"):
-        write_report(tmp_path / "out", [summary()], [], "")
-    assert list(tmp_path.iterdir()) == []
+def test_error_bands_are_a_column_where_somebody_looked_for_them() -> None:
+    known = {"low_s": 0.002, "high_s": 0.004, "basis": "3 rows"}
+    rows = [summary(band=known), summary(band=None), summary(band=None, source="executed")]
+    head, *_ = text_table([summary()]).splitlines()
+    assert "error band" not in head
+    told = [line.split("|")[6].strip() for line in markdown_table(rows).splitlines()]
+    assert told == ["error band", "---", "2 ms .. 4 ms", "not known", "measured"]
+    assert csv_table(rows).splitlines()[0].endswith("band_low_s,band_high_s,band_basis")

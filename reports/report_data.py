@@ -1,0 +1,98 @@
+"""What a comparison consists of: predictions, runs, methods that could not be compared, predictions at other sizes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from halocast.reports.table import Summary
+from halocast.schedule.ir import Kernel, Schedule
+from halocast.schedule.trace import Trace
+
+FAILED = "failed"  # the source of a row without figures
+KernelWork = Callable[[Kernel, int], tuple[int, int]]  # (kernel, bytes per number) -> FLOPs, bytes it moves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """One method, predicted or run. A prediction's summary may have a `band`: low_s, high_s and what it is based on."""
+
+    summary: Summary
+    trace: Trace
+    schedule: Schedule
+
+    @property
+    def method(self) -> str:
+        return str(self.summary["method"])
+
+    @property
+    def name(self) -> str:
+        """As part of a file's name."""
+        parts = (self.method, self.summary["source"], self.summary["cluster"])
+        return "-".join("".join(c if c.isalnum() or c in "-._" else "-" for c in str(part)) for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A method that cannot be compared, and why."""
+
+    method: str
+    cluster: str
+    reason: str
+
+    @property
+    def row(self) -> Summary:
+        return {"method": self.method, "source": FAILED, "cluster": self.cluster, "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalePoint:
+    """A method's predicted epoch on the first `ranks` devices of the cluster, or the reason why there is none."""
+
+    method: str
+    ranks: int
+    epoch_s: float | None = None
+    fits: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Comparison:
+    """All of a report's content; the first method is the one the others are compared with."""
+
+    results: tuple[Result, ...]
+    scenario: str  # TOML with every key
+    command: str  # that makes this report again, beside its scenario.toml
+    failures: tuple[Failure, ...] = ()
+    scaling: tuple[ScalePoint, ...] = ()
+    made: str = ""  # when and by which version
+    assumptions: tuple[str, ...] = ()
+    kernel_work: KernelWork | None = None  # for formats that say how much a kernel computes
+
+    @property
+    def predicted(self) -> list[Result]:
+        """On the scenario's cluster."""
+        return [r for r in self.results if r.summary["source"] == "simulated" and "predicts" not in r.summary]
+
+    @property
+    def measured(self) -> list[tuple[Result | None, Result]]:
+        """Every real run beside its prediction for the machine it ran on."""
+        here = {r.method: r for r in self.results if "predicts" in r.summary}
+        return [(here.get(r.method), r) for r in self.results if r.summary["source"] == "executed"]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        return [result.summary for result in self.results]
+
+    @property
+    def rows(self) -> list[Summary]:
+        """The summaries, and a row with a reason for every failure."""
+        return [*self.summaries, *(failure.row for failure in self.failures)]
+
+
+def fastest_first(results: Sequence[Result]) -> list[Result]:
+    """Those that fit first."""
+    return sorted(results, key=lambda r: (not r.summary.get("fits", True), r.summary["epoch_s"]))
+
+
+def family(method: str) -> str:
+    """pipegcn-gf is a variant of pipegcn: figures give a family one colour."""
+    return method.partition("-")[0]

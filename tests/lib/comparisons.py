@@ -1,0 +1,35 @@
+"""Small comparisons that report tests share: simulated for real, without a command line."""
+
+from typing import Any
+
+from schedules import two_rank_exchange
+
+from halocast.reports.report_data import Comparison, Result
+from halocast.reports.summary import summarise
+from halocast.schedule.ir import Schedule
+from halocast.schedule.trace import Trace
+from halocast.sim.cluster import load_cluster
+from halocast.sim.engine import simulate
+
+EXTRA = {
+    "cluster": "c",
+    "constants": "spec sheet",
+    "sizes": "partition",
+    "memory_bytes": 200,
+    "memory_rank": 1,
+    "device_memory_bytes": 300,
+    "fits": True,
+    "staleness": [{"op": "use", "reads": "halo", "ages": [0]}],
+}
+
+
+def result(schedule: Schedule | None = None, trace: Trace | None = None, num_epochs: int = 3, **changes: Any) -> Result:
+    """One prediction of two ranks that exchange rows; `changes` go into its summary."""
+    chosen = schedule or two_rank_exchange()
+    ran = trace or simulate(chosen, load_cluster("cpu-local"), num_epochs)
+    summary = summarise(ran, chosen, 1, [100] * chosen.num_ranks) | EXTRA | changes
+    return Result(summary=summary, trace=ran, schedule=chosen)
+
+
+def comparison(*results: Result, **more: Any) -> Comparison:
+    return Comparison(results=results, **({"scenario": "", "command": "halocast compare scenario.toml"} | more))
