@@ -1,4 +1,4 @@
-"""The sockets of gloo: one per pair of ranks, on which an all-reduce queues behind the messages sent before it."""
+"""The sockets of gloo: one per pair of ranks, on which an all-reduce queues behind the messages of that pair."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from halocast.sim.fairshare import Ints
 class Sockets:
     """How many messages are on their way from one rank to another, and who waits until there are none.
 
-    Messages among themselves share their socket's rate: their bytes pass in the same time as one after the other.
+    Messages among themselves share their socket's rate: their bytes pass in the same time as one after the other. Those
+    that come while an all-reduce waits go first, too: the released codes have queued all of an epoch before it.
     """
 
     def __init__(self) -> None:
