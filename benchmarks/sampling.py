@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from halocast.graph import Part, assign, build_part, synthetic
-from halocast.graph.inclusion import edge_probabilities, halo_inclusion
+from halocast.graph.inclusion import halo_inclusion
+from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import draw_boundary, draw_edges, edges_of_rows, keep_edges
 
 
@@ -35,8 +36,9 @@ def edges(part: Part, repeat: int) -> None:
     size = f"{part.num_edges:,} edges"
     norms = np.random.default_rng(0).lognormal(0, 1, part.num_edges)
     for eps in (0.1, 0.5, 0.9):
-        timed(f"optimal probabilities, {size}, eps {eps}", repeat, partial(edge_probabilities, part, norms, eps))
-    p = edge_probabilities(part, norms, 0.1)
+        odds = Important(eps=eps)
+        timed(f"optimal probabilities, {size}, eps {eps}", repeat, partial(edge_probabilities, part, norms, odds))
+    p = edge_probabilities(part, norms, Important(eps=0.1))
     kept = draw_edges(p, seed=0, rank=0, epoch=0)
     rows = np.arange(0, part.num_halo, 10)
     timed(f"inclusion of {part.num_halo:,} halo rows, {size}", repeat, lambda: halo_inclusion(part, p))

@@ -9,8 +9,9 @@ import typer
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
+from halocast.cli.calibrate import calibrate
 from halocast.cli.catalogue import list_names, show_thing
-from halocast.cli.compare import compare_methods, method_names, show_comparison
+from halocast.cli.compare import CompareOptions, compare_methods, method_names, show_comparison
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
@@ -21,7 +22,7 @@ from halocast.plan.scenario import load_scenario
 from halocast.plan.validation import QUICK, Grid, chosen_from
 from halocast.plan.workload import prepare
 from halocast.reports.perfetto import write_perfetto
-from halocast.reports.table import size, text_table
+from halocast.reports.table import constants, size, text_table
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
 from halocast.sim.world import StoppedError
@@ -31,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command()(calibrate)
 
 
 @app.callback(invoke_without_command=True)
@@ -45,6 +47,10 @@ TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="Also write the trace: .parquet, .jsonl, or .json for Perfetto.")
 ]
 
+ProfileFile = Annotated[
+    Path | None, typer.Option("--profile", help="What `halocast calibrate` measured of the cluster's devices.")
+]
+
 
 @app.command()
 def simulate(
@@ -53,11 +59,12 @@ def simulate(
     json: Json = False,
     trace: TraceFile = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs to simulate [as steady state needs].")] = None,
+    profile: ProfileFile = None,
 ) -> None:
     """Predict a scenario on its cluster."""
     _at_least_1("--epochs", epochs)
     _require_trace(trace)
-    chosen = load_scenario(scenario, overrides or ())
+    chosen = load_scenario(scenario, _with_profile(overrides, profile))
     try:
         with status() as say:
             prediction = predict(chosen, num_epochs=epochs, say=say)
@@ -70,7 +77,17 @@ def simulate(
         return
     print(text_table([prediction.summary]))
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
-    print(f"links: {prediction.summary['links']}; constants, not calibrated: {prediction.summary['constants']}")
+    print(f"links: {prediction.summary['links']}; {constants(prediction.summary)}")
+    _warn(prediction)
+
+
+def _warn(prediction: Prediction) -> None:
+    for line in prediction.summary["outside_range"]:
+        note(f"warning: {line}")
+
+
+def _with_profile(overrides: list[str] | None, profile: Path | None) -> list[str]:
+    return [*(overrides or ()), *([] if profile is None else [f"cluster.profile={str(profile)!r}"])]
 
 
 def _at_least_1(option: str, value: int | None) -> None:
@@ -153,12 +170,14 @@ def compare(
     out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/compare"),
     methods: Annotated[str, typer.Option(help="Comma-separated methods [all].")] = "",
     execute: Annotated[bool, typer.Option("--execute", help="Also run every method for real on this machine.")] = False,
+    profile: ProfileFile = None,
     scaling: Annotated[float, typer.Option(help="Seconds for predictions at other numbers of GPUs; 0: none.")] = 30,
 ) -> None:
     """All methods on one scenario: a table, and a report directory."""
     require(scaling >= 0, f"--scaling {scaling}: needs to be at least 0 (0: no scaling)")
     names = method_names(methods)
-    show_comparison(compare_methods(scenario, overrides or (), names, out, execute=execute, limit_s=scaling), out, json)
+    options = CompareOptions(out=out, execute=execute, limit_s=scaling, profile=profile)
+    show_comparison(compare_methods(load_scenario(scenario, overrides or ()), names, options), out, json)
 
 
 @app.command()

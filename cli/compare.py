@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -11,16 +11,17 @@ from pathlib import Path
 from halocast.base.errors import InputError, RunError, unknown
 from halocast.cli.output import Say, epoch_bar, note, print_json, status
 from halocast.methods import METHODS
-from halocast.models.arithmetic import bytes_moved, flops
+from halocast.models.work import bytes_moved, flops
 from halocast.plan.predict import Prediction, predict_on, scenario_cluster
-from halocast.plan.scenario import MethodSection, Scenario, format_scenario, load_scenario
+from halocast.plan.scenario import MethodSection, Scenario, format_scenario
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.report import require_report_place, write_report
 from halocast.reports.report_data import Comparison, Failure, Result, ScalePoint
 from halocast.reports.report_verdict import verdict
 from halocast.reports.table import Summary, text_table
 from halocast.schedule.ir import Kernel
-from halocast.sim.cluster import load_cluster
+from halocast.sim.cluster import Cluster, load_cluster
+from halocast.sim.profile import calibrated, load_profile
 
 THIS_MACHINE = "this machine"
 GROWTH = 4.0  # a point with twice the ranks has four times the transfers
@@ -33,33 +34,49 @@ ASSUMPTIONS = (
 )
 
 
-def compare_methods(
-    scenario: str | None, overrides: Sequence[str], names: Sequence[str], out: Path, *, execute: bool, limit_s: float
-) -> Comparison:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    out: Path
+    execute: bool = False
+    limit_s: float = 30.0  # for predictions at other numbers of devices
+    profile: Path | None = None  # what was measured of the cluster's devices, or of this machine
+
+    def calibrated(self, cluster: Cluster) -> Cluster:
+        """With the profile, if it is of the cluster's device; another may still be this machine's, and used there."""
+        if self.profile is None:
+            return cluster
+        found = load_profile(self.profile)
+        if self.execute and cluster.device(0).name != found.device:
+            return cluster
+        return calibrated(cluster, found)
+
+
+def compare_methods(chosen: Scenario, names: Sequence[str], options: CompareOptions) -> Comparison:
     """Compare, and write the report; a method that cannot run gets a row with the reason, not the last word."""
-    require_report_place(out)
-    chosen = load_scenario(scenario, overrides)
-    scenario_cluster(chosen)  # a cluster that cannot be is nobody's fault but the scenario's
+    require_report_place(options.out)
+    options.calibrated(scenario_cluster(chosen))  # what cannot be is no method's fault
     results: list[Result] = []
     failures: list[Failure] = []
     for name in names:
-        _compare_one(_with_method(chosen, name), execute, results, failures)
+        _compare_one(_with_method(chosen, name), options, results, failures)
     if not results:
         raise InputError(failures[0].reason)
+    for text in dict.fromkeys(text for r in results for text in r.summary.get("outside_range", [])):
+        note(f"warning: {text}")
     for failure in failures:
         note(f"warning: {failure.method} on {failure.cluster}: {failure.reason}")
     predicted = [r for r in results if "predicts" not in r.summary and r.summary["source"] == "simulated"]
     comparison = Comparison(
         results=tuple(results),
         failures=tuple(failures),
-        scaling=tuple(_scaling(chosen, predicted, failures, limit_s)) if limit_s > 0 else (),
+        scaling=tuple(_scaling(chosen, predicted, failures, options)) if options.limit_s > 0 else (),
         scenario=format_scenario(chosen),
-        command=_command(names, execute),
+        command=_command(names, options),
         made=f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC.",
         assumptions=ASSUMPTIONS,
         kernel_work=_kernel_work,
     )
-    write_report(out, comparison)
+    write_report(options.out, comparison)
     return comparison
 
 
@@ -79,9 +96,11 @@ def method_names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _command(names: Sequence[str], execute: bool) -> str:
+def _command(names: Sequence[str], options: CompareOptions) -> str:
     chosen = [] if list(names) == list(METHODS) else ["--methods", ",".join(names)]
-    return shlex.join(["halocast", "compare", "scenario.toml", *chosen, *["--execute"] * execute])
+    chosen += ["--execute"] * options.execute
+    chosen += ["--profile", str(options.profile)] if options.profile else []
+    return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
 
 
 def _with_method(scenario: Scenario, name: str) -> Scenario:
@@ -90,19 +109,19 @@ def _with_method(scenario: Scenario, name: str) -> Scenario:
     return replace(scenario, method=MethodSection(name=name, options=METHODS[name].options()))
 
 
-def _compare_one(scenario: Scenario, execute: bool, results: list[Result], failures: list[Failure]) -> None:
+def _compare_one(scenario: Scenario, options: CompareOptions, results: list[Result], failures: list[Failure]) -> None:
     """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
-    name, cluster = scenario.method.name, scenario_cluster(scenario)
+    name, cluster = scenario.method.name, options.calibrated(scenario_cluster(scenario))
     try:
         with status() as say:
-            workload = prepare(scenario, cluster.num_ranks, data=execute, say=_named(say, name))
+            workload = prepare(scenario, cluster.num_ranks, data=options.execute, say=_named(say, name))
             results.append(_result(predict_on(workload, cluster, say=_named(say, name))))
     except (InputError, RunError) as error:
         failures.append(Failure(method=name, cluster=cluster.name, reason=str(error)))
         return
-    if execute:
+    if options.execute:
         try:
-            results += _execute_here(workload)
+            results += _execute_here(workload, options)
         except (InputError, RunError) as error:
             failures.append(Failure(method=name, cluster=THIS_MACHINE, reason=str(error)))
 
@@ -116,10 +135,11 @@ def _result(prediction: Prediction, **more: object) -> Result:
     return Result(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
 
 
-def _execute_here(workload: Workload) -> list[Result]:
+def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
     from halocast.cli.execution import run_workload  # torch: seconds that only a real run needs
 
-    here = predict_on(workload, load_cluster("cpu-local", gpus=workload.schedule.num_ranks))
+    cluster = load_cluster("cpu-local", gpus=workload.schedule.num_ranks)
+    here = predict_on(workload, options.calibrated(cluster))
     done, summary = run_workload(workload)
     run = Result(summary=summary, trace=done.trace, schedule=workload.schedule)
     return [_result(here, predicts=summary["cluster"]), run]
@@ -136,7 +156,7 @@ def device_counts(size: int, chosen: int) -> list[int]:
 
 
 def _scaling(
-    scenario: Scenario, predicted: Sequence[Result], failures: Sequence[Failure], limit_s: float
+    scenario: Scenario, predicted: Sequence[Result], failures: Sequence[Failure], options: CompareOptions
 ) -> list[ScalePoint]:
     """Few devices first, so that what the time does not suffice for is at the end; the scenario's own size is known."""
     section = replace(scenario.cluster, gpus=None)
@@ -146,39 +166,39 @@ def _scaling(
     names += [failure.method for failure in failures if failure.method not in names]
     known = {(r.method, chosen): _point(r.method, r.summary) for r in predicted}
     todo = [(name, k) for k in device_counts(whole, chosen) for name in names]
-    clock = _Clock(limit_s)
+    predictor = _Predictor(scenario, options)
     points = []
     with epoch_bar(len(todo), "scaling with GPUs") as bar:
         for done, (name, ranks) in enumerate(todo):
-            points.append(known.get((name, ranks)) or _predict_point(scenario, name, ranks, clock))
+            points.append(known.get((name, ranks)) or predictor.point(name, ranks))
             bar(done + 1)
     return points
 
 
-class _Clock:
-    """Time that is left, and what a method's last point took."""
+class _Predictor:
+    """Predicts points as long as there is time; a method's next point is expected to take longer than its last."""
 
-    def __init__(self, limit_s: float) -> None:
-        self._end_s = time.monotonic() + limit_s
-        self.last_s: dict[str, float] = {}
+    def __init__(self, scenario: Scenario, options: CompareOptions) -> None:
+        self._scenario, self._options = scenario, options
+        self._end_s = time.monotonic() + options.limit_s
+        self._last_s: dict[str, float] = {}
 
-    def has_time_for(self, name: str) -> bool:
-        return time.monotonic() + GROWTH * self.last_s.get(name, 0.0) <= self._end_s
+    def point(self, name: str, ranks: int) -> ScalePoint:
+        started = time.monotonic()
+        if started + GROWTH * self._last_s.get(name, 0.0) > self._end_s:
+            return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
+        try:
+            return _point(name, self._predict(name, ranks).summary)
+        except (InputError, RunError) as error:
+            return ScalePoint(method=name, ranks=ranks, reason=str(error))
+        finally:
+            self._last_s[name] = time.monotonic() - started
 
-
-def _predict_point(scenario: Scenario, name: str, ranks: int, clock: _Clock) -> ScalePoint:
-    if not clock.has_time_for(name):
-        return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
-    started = time.monotonic()
-    graph = replace(scenario.graph, parts=None)
-    one = replace(_with_method(scenario, name), graph=graph, cluster=replace(scenario.cluster, gpus=ranks))
-    try:
-        cluster = scenario_cluster(one)
-        return _point(name, predict_on(prepare(one, ranks), cluster).summary)
-    except (InputError, RunError) as error:
-        return ScalePoint(method=name, ranks=ranks, reason=str(error))
-    finally:
-        clock.last_s[name] = time.monotonic() - started
+    def _predict(self, name: str, ranks: int) -> Prediction:
+        section = replace(self._scenario.cluster, gpus=ranks)
+        graph = replace(self._scenario.graph, parts=None)
+        one = replace(_with_method(self._scenario, name), graph=graph, cluster=section)
+        return predict_on(prepare(one, ranks), self._options.calibrated(scenario_cluster(one)))
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:

@@ -16,10 +16,10 @@ from halocast.exec.drawn import Ids
 from halocast.exec.sampling import edge_ids, halo_ids
 from halocast.exec.state import RankState
 from halocast.graph.graph import Mask
-from halocast.graph.inclusion import CachePolicy, choose_cache, edge_probabilities, halo_inclusion
+from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
+from halocast.graph.odds import Important
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
 from halocast.graph.spread import Reals
-from halocast.models.modules import NEIGHBOURS, normalised_neighbours
 from halocast.schedule.ir import Op, Rows
 
 Handler = Callable[[RankState, Op, int], int]
@@ -57,10 +57,12 @@ def sample_edges(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
-    """The newest probabilities and their epoch; before the first, all edges are alike."""
+    """The newest probabilities and their epoch; before the first, all rows count as equally long."""
     instance = state.instance(op, op.reads[0], epoch) if op.reads else -1
     if instance is None or instance < 0:
-        return -1, np.full(state.part.num_edges, float(dict(op.work.params)["eps"]))
+        if "odds" not in state.notes:
+            state.notes["odds"] = _rule(op).of(state.part)
+        return -1, state.notes["odds"]
     found: Reals = state.value(op, op.reads[0], epoch).astype(np.float64)
     return instance, found
 
@@ -138,11 +140,13 @@ def weigh(state: RankState, op: Op, epoch: int) -> int:
         if came:
             norms[layer, here] = _squares(state.value(op, others, epoch), matrix)
     length = _joined(norms[list(spec.exchanged_layers)])
-    if NEIGHBOURS.get(spec.kind) is normalised_neighbours:
-        length = length / np.sqrt(part.out_degree)
-    odds = edge_probabilities(part, length[part.indices], float(dict(op.work.params)["eps"]))
-    state.put(op, op.writes[0], odds.astype(np.float32), epoch)
+    state.put(op, op.writes[0], _rule(op).given(part, length).astype(np.float32), epoch)
     return 0
+
+
+def _rule(op: Op) -> Important:
+    params = dict(op.work.params)
+    return Important(eps=float(params["eps"]), least=int(params["least"]), symmetric=params["symmetric"] == "1")
 
 
 def _squares(rows: Tensor, matrix: Tensor | None) -> Reals:

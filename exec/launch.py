@@ -108,7 +108,7 @@ def _job_directory(keep: Path | None) -> Iterator[Path]:
 def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) -> list[BaseProcess]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["halocast.exec.preload"])
-    _start_server()
+    start_server()
     ranks: list[BaseProcess] = []
     for rank in range(num_ranks):
         environment = {
@@ -129,7 +129,7 @@ def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) ->
     return ranks
 
 
-def _start_server() -> None:
+def start_server() -> None:
     """With SIGINT blocked: a terminal sends Ctrl-C to every process, and one that is importing torch would tell."""
     resource_tracker.ensure_running()  # the server would start it, and that unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -151,12 +151,12 @@ def _enter(directory: Path, host: Host | None, environment: dict[str, str]) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     os.environ.update(environment)
     run_rank(directory, int(environment["RANK"]), int(environment["WORLD_SIZE"]))
 
 
-def _end_with(parent: BaseProcess) -> None:
+def end_with(parent: BaseProcess) -> None:
     parent.join()
     os._exit(1)
 

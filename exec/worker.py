@@ -96,7 +96,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         seam=device,
         groups=_join(job, num_ranks),
     )
-    _keep_freed_memory()
+    keep_freed_memory()
     threads = job.settings.num_threads or max(1, (os.cpu_count() or 1) // num_ranks)
     torch.set_num_threads(threads)
     torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
@@ -122,7 +122,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     dist.destroy_process_group()
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
     """Let glibc keep large freed blocks. By default it returns each to the system, and every epoch's tensors are
     paged in again: on the CPU that more than doubles the time of elementwise kernels."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,7 +1,8 @@
 """The sizes of a partition that methods and the simulator need, without the graph itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -9,10 +10,19 @@ import numpy as np
 from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.graph.card import Card, TrainGraph, card_volume
-from halocast.graph.graph import Columns, Graph, Ints
-from halocast.graph.inclusion import CachePolicy, EdgeLaw, Expected, law_of_card
-from halocast.graph.parts import Assignment, Borders, Part, borders, halo_matrix, row_columns
-from halocast.graph.sampling import drawn_counts
+from halocast.graph.graph import Graph, Ints
+from halocast.graph.inclusion import (
+    CachePolicy,
+    EdgeLaw,
+    Expected,
+    choose_cache,
+    expected_rows,
+    halo_inclusion,
+    law_of_card,
+)
+from halocast.graph.odds import Odds
+from halocast.graph.parts import Assignment, Part, borders, halo_matrix, part_of
+from halocast.graph.sampling import drawn_counts, inner_edges
 from halocast.graph.spread import Reals, bounded_shares, divide, shares, whole
 
 # METIS numbers parts by halving: on six real graphs at 4 to 32 parts, two parts of one half need 1.3 to 2 times as much
@@ -34,73 +44,81 @@ class RowEdges(Protocol):
     def num_edges(self, column: Ints) -> Reals:
         """Edges that come from each owner."""
 
-    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
-        """Rows from each owner that are needed, and not cached, when every edge stays with probability `keep`."""
+    def kept(self, odds: Odds) -> float:
+        """Edges that are sampled on average; self-loops always stay."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CountedEdges:
-    """As they are, for every halo row."""
-
-    owner: Ints
-    edges: Ints
-    degree: Ints  # in the whole graph
-
-    def num_edges(self, column: Ints) -> Reals:
-        return np.bincount(self.owner, self.edges, len(column)).astype(np.float64)  # bincount of nothing is of int
-
-    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
-        missed: Reals = np.asarray((1.0 - keep) ** self.edges, np.float64)
-        sent = np.ones(len(missed)) if cached is None else 1 - self._chosen(cached, np.subtract(1.0, missed))
-        mean, variance = sent * (1 - missed), sent**2 * missed * (1 - missed)
-        found = [np.bincount(self.owner, rows, len(column)).astype(np.float64) for rows in (mean, variance)]
-        return Expected(found[0], found[1])
-
-    def _chosen(self, cached: Cached, chance: Reals) -> Reals:
-        """1 for rows in the cache, as choose_cache chooses them; where it takes any, the share of rows it takes."""
-        size = int(drawn_counts(np.array([len(chance)]), cached.fraction)[0])
-        if cached.policy is CachePolicy.RANDOM:
-            return np.full(len(chance), size / max(len(chance), 1))
-        score = chance if cached.policy is CachePolicy.INCLUSION else self.degree
-        chosen = np.zeros(len(chance))
-        chosen[np.argsort(-score, kind="stable")[:size]] = 1
-        return chosen
+    def expected(self, column: Ints, odds: Odds, cached: Cached | None = None) -> Expected:
+        """Rows from each owner that are needed, and not cached, when edges are sampled by these odds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PartEdges:
+    """As they are in a part, which is made when somebody asks: most methods do not."""
+
+    part: Callable[[], Part]
+
+    def num_edges(self, column: Ints) -> Reals:
+        part = self.part()
+        sources = part.indices[~inner_edges(part)] - part.num_inner
+        owners = np.searchsorted(part.halo_offsets, sources, side="right") - 1
+        return np.bincount(owners, minlength=len(column)).astype(np.float64)
+
+    def kept(self, odds: Odds) -> float:
+        part = self.part()
+        return part.num_inner + float(odds.kept(np.diff(part.indptr) - 1.0).sum())
+
+    def expected(self, column: Ints, odds: Odds, cached: Cached | None = None) -> Expected:
+        part = self.part()
+        inclusion = halo_inclusion(part, odds.of(part))
+        return expected_rows(part, inclusion, 1.0 if cached is None else 1 - _chosen(cached, part, inclusion))
+
+
+def _chosen(cached: Cached, part: Part, inclusion: Reals) -> Reals:
+    """1 for rows in the cache; where it takes any, the share of rows it takes."""
+    if cached.policy is CachePolicy.RANDOM:
+        size = int(drawn_counts(np.array([part.num_halo]), cached.fraction)[0])
+        return np.full(part.num_halo, size / max(part.num_halo, 1))
+    return choose_cache(cached.policy, cached.fraction, part, inclusion, seed=0).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LikelyEdges:
     """One law for the rows of all owners."""
 
     law: EdgeLaw
-    most: int  # edges there can be in all
+    num_inner: int
+    most: int  # edges between different nodes there are in all
 
     def num_edges(self, column: Ints) -> Reals:
         edges = column * self.law.mean_edges
         return np.asarray(edges * min(1.0, self.most / max(float(edges.sum()), 1.0)))
 
-    def expected(self, column: Ints, keep: float, cached: Cached | None = None) -> Expected:
-        found = self.law.expected(column, keep)
-        left = 1.0 if cached is None else 1 - self._hits(cached, keep)
+    def kept(self, odds: Odds) -> float:
+        law = self.law
+        return self.num_inner + self.most * float(law.weights @ odds.kept(law.degrees)) / float(
+            law.weights @ law.degrees
+        )
+
+    def expected(self, column: Ints, odds: Odds, cached: Cached | None = None) -> Expected:
+        p = odds.of_law(self.law, 1 - float(self.num_edges(column).sum()) / max(self.most, 1))
+        found = self.law.expected(column, p)
+        left = 1.0 if cached is None else 1 - self._hits(cached, p)
         return Expected(found.mean * left, found.variance * left)
 
-    def _hits(self, cached: Cached, keep: float) -> float:
+    def _hits(self, cached: Cached, p: Reals) -> float:
         """The share of needed rows that are cached: without the rows themselves, a likely one has a high degree."""
         if cached.policy is CachePolicy.RANDOM:
             return cached.fraction
-        law, order = self.law, np.argsort(-self.law.degrees, kind="stable")
-        absent = (1 - law.reach) ** law.degrees
-        rows = (law.weights * (1 - absent))[order]
-        needed = (law.weights * (1 - (1 - law.reach * keep) ** law.degrees))[order]
+        law = self.law
+        rows = law.weights * (1 - (1 - law.reach) ** law.degrees)
+        needed = law.weights * (1 - (1 - law.reach * p) ** law.degrees)
+        score = law.degrees if cached.policy is CachePolicy.DEGREE else needed / np.maximum(rows, 1e-300)
+        order = np.argsort(-score, kind="stable")
+        rows, needed = rows[order], needed[order]
         if not needed.sum():
             return 0.0
         inside = np.clip(cached.fraction * rows.sum() - (np.cumsum(rows) - rows), 0, rows)
         return float((needed * inside / np.maximum(rows, 1e-300)).sum() / needed.sum())
-
-
-def _counted(sources: Columns, offsets: Ints, degree: Ints) -> CountedEdges:
-    """From the halo rows that a part's edges come from."""
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return CountedEdges(owner=owner, edges=np.bincount(sources, minlength=len(owner)), degree=degree)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,14 +160,18 @@ class Halo:
         """[i, j]: the edges of part j that come from nodes of part i."""
         return np.stack([law.num_edges(self.matrix[:, j]) for j, law in enumerate(self._laws())], axis=1)
 
-    def expected_rows(self, keep: Reals, cached: Cached | None = None) -> Expected:
-        """Rows per pair that travel when every edge of part j from a halo node stays with probability keep[j].
+    def expected_rows(self, odds: Sequence[Odds], cached: Cached | None = None) -> Expected:
+        """Rows per pair that travel when the edges of part j are sampled by odds[j].
 
         A row travels if one of its edges is left and it is not cached. Edges stay independently of each other, so means
         and variances of rows add.
         """
-        found = [law.expected(self.matrix[:, j], float(keep[j]), cached) for j, law in enumerate(self._laws())]
+        found = [law.expected(self.matrix[:, j], odds[j], cached) for j, law in enumerate(self._laws())]
         return Expected(np.stack([one.mean for one in found], 1), np.stack([one.variance for one in found], 1))
+
+    def kept_edges(self, odds: Sequence[Odds]) -> Reals:
+        """Edges per part that are sampled on average."""
+        return np.array([law.kept(odds[j]) for j, law in enumerate(self._laws())])
 
     def _laws(self) -> tuple[RowEdges, ...]:
         require(bool(self.row_edges), "halo: sampling needs to know how many edges halo rows have")
@@ -166,36 +188,28 @@ def from_parts(parts: Sequence[Part]) -> Halo:
         num_features=int(parts[0].features.shape[1]),
         num_classes=parts[0].num_classes,
         source="partition",
-        row_edges=tuple(_counted(_halo_sources(p), p.halo_offsets, p.out_degree[p.num_inner :]) for p in parts),
+        row_edges=tuple(PartEdges(partial(_itself, part)) for part in parts),
     )
 
 
-def _halo_sources(part: Part) -> Columns:
-    sources: Columns = part.indices[part.indices >= part.num_inner] - part.num_inner
-    return sources
+def _itself(part: Part) -> Part:
+    return part
 
 
 def from_assignment(graph: Graph, assignment: Assignment) -> Halo:
     """The sizes of a partition without building its parts."""
-    border, degrees = borders(graph, assignment), graph.out_degree
+    border, degrees = borders(graph, assignment), (graph.in_degree, graph.out_degree)
     k = len(border.inner)
     return Halo(
         num_inner=np.bincount(assignment, minlength=k).astype(np.int64),
-        num_edges=np.bincount(assignment, weights=graph.in_degree, minlength=k).astype(np.int64),
+        num_edges=np.bincount(assignment, weights=degrees[0], minlength=k).astype(np.int64),
         num_train=np.bincount(assignment[graph.train_mask], minlength=k).astype(np.int64),
         matrix=border.matrix,
         num_features=graph.num_features,
         num_classes=graph.num_classes,
         source="partition",
-        row_edges=tuple(_row_edges(graph, border, rank, degrees) for rank in range(k)),
+        row_edges=tuple(PartEdges(partial(part_of, graph, border, degrees, rank)) for rank in range(k)),
     )
-
-
-def _row_edges(graph: Graph, border: Borders, rank: int, degrees: Ints) -> CountedEdges:
-    place = np.full(graph.num_nodes, -1, np.int32)
-    place[border.halo[rank]] = np.arange(len(border.halo[rank]), dtype=np.int32)
-    found = place[row_columns(graph, border.inner[rank])]
-    return _counted(found[found >= 0], border.offsets[rank], degrees[border.halo[rank]])
 
 
 def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int = 0, inductive: bool = False) -> Halo:
@@ -224,7 +238,10 @@ def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int 
         num_features=card.features,
         num_classes=card.classes,
         source="from card",
-        row_edges=tuple(LikelyEdges(law, most) for most in (edges - inner).tolist()),
+        row_edges=tuple(
+            LikelyEdges(law=law, num_inner=own, most=most)
+            for own, most in zip(inner.tolist(), (edges - inner).tolist(), strict=True)
+        ),
     )
 
 

@@ -14,46 +14,40 @@ from halocast.graph.parts import Part
 from halocast.graph.sampling import Use, drawn_counts, inner_edges, stream
 from halocast.graph.spread import Reals
 
-INNER_COST, HALO_COST = 1.1, 1.0  # a_j of the objective, as in the PSC-GCN paper: an inner neighbour costs no message
-FLOOR = 1e-3  # the smallest probability, in units of eps
+FLOOR = 1e-3  # the smallest probability, in units of that of an even row
 
 # The share of a needed node's edges that lead to the part that needs it, under METIS: medians over cora, pubmed,
 # squirrel, amazon-computers, coauthor-cs and -physics (pymetis 2025.2, seed 0, volume objective), fitted at eps = 0.1.
 METIS_REACH = {2: 0.17, 4: 0.17, 8: 0.18, 16: 0.16, 32: 0.14}
 
 
-def edge_probabilities(part: Part, norms: Reals, eps: float) -> Reals:
-    """Optimal sampling probabilities of a part's entries; `norms` holds ‖y_ij‖ per entry, up to a factor per row."""
-    costs = np.where(inner_edges(part), INNER_COST**0.5, HALO_COST**0.5)
-    return optimal_probabilities(part.indptr, costs * norms, eps)
-
-
-def optimal_probabilities(indptr: Ints, importance: Reals, eps: float) -> Reals:
-    """Per row i, the p that minimise Σ_j s_ij²/p_ij with Σ_j p_ij = eps·|N_i| and p_ij ≤ 1, where s is `importance`.
+def optimal_probabilities(indptr: Ints, importance: Reals, budget: Reals) -> Reals:
+    """Per row i, the p that minimise Σ_j s_ij²/p_ij with Σ_j p_ij = budget_i and p_ij ≤ 1, where s is `importance`.
 
     p_ij = min(1, s_ij/λ_i). The sorted closed form finds how many entries stay below 1; here entries above 1 are set
     to 1 and the rest of the budget is divided again until none is above, which ends at the same p without sorting:
     cutting an entry above 1 lowers λ, so what was cut stays cut. Where all importance is zero, p is even.
 
     Hardly any importance would give p near 0, and no weight 1/p could mend it if the estimate was wrong: a row with an
-    entry below FLOOR·eps is mixed with FLOOR of the uniform p = eps, which keeps its sum and leaves Σ s²/p within
-    1/(1 − FLOOR) of the minimum. All other rows are optimal.
+    entry below FLOOR of its even p (budget over entries) is mixed with FLOOR of that, which keeps its sum and leaves
+    Σ s²/p within 1/(1 − FLOOR) of the minimum. All other rows are optimal.
     """
-    require(0 < eps <= 1, f"sampling: eps = {eps}; legal: above 0 and at most 1")
-    s = np.asarray(importance, np.float64)
+    s, lengths = np.asarray(importance, np.float64), np.diff(indptr)
     require(bool((s >= 0).all()) and bool(np.isfinite(s).all()), "sampling: an importance is finite and 0 or more")
-    if eps == 1:
+    some = lengths > 0
+    lengths, wanted = lengths[some], np.asarray(budget, np.float64)[some]
+    fits = (wanted > 0) & (wanted <= lengths)
+    require(bool(fits.all()), "sampling: the budget of a row is above 0 and at most the number of its entries")
+    if bool((wanted == lengths).all()):
         return np.ones(len(s))
-    lengths = np.diff(indptr)
-    lengths = lengths[lengths > 0]
-    found = _divided(s, lengths, eps)
-    _raise(found, lengths, eps)
+    found = _divided(s, lengths, wanted)
+    _raise(found, lengths, wanted / lengths)
     return found
 
 
-def _divided(s: Reals, lengths: Ints, eps: float) -> Reals:
+def _divided(s: Reals, lengths: Ints, wanted: Reals) -> Reals:
     """1 from a row's least cut entry on, else budget·s/total of what is not cut; zeros that are left share evenly."""
-    total, budget, left = np.zeros(len(lengths)), eps * lengths, lengths.copy()
+    total, budget, left = np.zeros(len(lengths)), wanted.copy(), lengths.copy()
     least = np.full(len(lengths), np.inf)
     rows, rest, sizes = np.arange(len(lengths)), s, lengths
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a total of zero
@@ -79,13 +73,13 @@ def _divided(s: Reals, lengths: Ints, eps: float) -> Reals:
     return np.minimum(found, 1, out=found)
 
 
-def _raise(found: Reals, lengths: Ints, eps: float) -> None:
+def _raise(found: Reals, lengths: Ints, even: Reals) -> None:
     if not len(lengths):
         return
-    low = np.minimum.reduceat(found, np.cumsum(lengths) - lengths) < FLOOR * eps
+    low = np.minimum.reduceat(found, np.cumsum(lengths) - lengths) < FLOOR * even
     if low.any():
         mixed = np.repeat(low, lengths)
-        found[mixed] = (1 - FLOOR) * found[mixed] + FLOOR * eps
+        found[mixed] = (1 - FLOOR) * found[mixed] + np.repeat(FLOOR * even, lengths)[mixed]
 
 
 def halo_inclusion(part: Part, p: Reals) -> Reals:
@@ -104,11 +98,12 @@ class Expected:
     variance: Reals
 
 
-def expected_rows(part: Part, inclusion: Reals) -> Expected:
-    """Distinct rows per owner and epoch. Rows have no edge in common, so they are needed independently."""
+def expected_rows(part: Part, inclusion: Reals, sent: Reals | float = 1.0) -> Expected:
+    """Distinct rows per owner and epoch. Rows have no edge in common, so they are needed independently; `sent` is the
+    share of a row's needs that travel."""
     ends = np.repeat(np.arange(part.num_parts), np.diff(part.halo_offsets))
-    mean = np.bincount(ends, inclusion, part.num_parts)
-    variance = np.bincount(ends, inclusion * (1 - inclusion), part.num_parts)
+    mean = np.bincount(ends, inclusion * sent, part.num_parts)
+    variance = np.bincount(ends, inclusion * (1 - inclusion) * sent**2, part.num_parts)
     return Expected(mean.astype(np.float64), variance.astype(np.float64))  # bincount of nothing is of int
 
 
@@ -156,11 +151,11 @@ class EdgeLaw:
     weights: Reals
     reach: float
 
-    def miss(self, x: float) -> float:
-        """The mean over halo rows of x^(number of local edges)."""
+    def miss(self, p: Reals | float) -> float:
+        """The mean over halo rows of (1 − p)^(number of local edges); p may differ from degree to degree."""
         absent = (1 - self.reach) ** self.degrees
         some = float(self.weights @ (1 - absent))
-        return float(self.weights @ ((1 - self.reach * (1 - x)) ** self.degrees - absent)) / some if some else 0.0
+        return float(self.weights @ ((1 - self.reach * p) ** self.degrees - absent)) / some if some else 0.0
 
     @property
     def mean_edges(self) -> float:
@@ -168,9 +163,9 @@ class EdgeLaw:
         some = float(self.weights @ (1 - (1 - self.reach) ** self.degrees))
         return self.reach * float(self.weights @ self.degrees) / some if some else 0.0
 
-    def expected(self, matrix: Ints, eps: float) -> Expected:
-        """Distinct rows per pair when every edge is sampled with probability eps; `matrix` is the halo matrix."""
-        missed, twice = self.miss(1 - eps), self.miss((1 - eps) ** 2)
+    def expected(self, matrix: Ints, p: Reals | float) -> Expected:
+        """Distinct rows per pair when edges are sampled with probability p (by degree); `matrix` is the halo matrix."""
+        missed, twice = self.miss(p), self.miss(1 - (1 - p) ** 2)
         return Expected(np.asarray(matrix * (1 - missed)), np.asarray(matrix * (missed - twice)))
 
 

@@ -125,7 +125,7 @@ def iter_parts(graph: Graph, assignment: Assignment) -> Iterator[Part]:
     border = borders(graph, assignment)
     degrees = graph.in_degree, graph.out_degree
     for rank in range(len(border.inner)):
-        yield _part(graph, border, degrees, rank)
+        yield part_of(graph, border, degrees, rank)
 
 
 def build_parts(graph: Graph, assignment: Assignment) -> tuple[Part, ...]:
@@ -138,10 +138,11 @@ def build_part(graph: Graph, assignment: Assignment, rank: int) -> Part:
     border = borders(graph, assignment)
     k = len(border.inner)
     require(0 <= rank < k, f"{graph.name}: part {rank} is outside [0, {k})")
-    return _part(graph, border, (graph.in_degree, graph.out_degree), rank)
+    return part_of(graph, border, (graph.in_degree, graph.out_degree), rank)
 
 
-def _part(graph: Graph, border: Borders, degrees: tuple[Ints, Ints], rank: int) -> Part:
+def part_of(graph: Graph, border: Borders, degrees: tuple[Ints, Ints], rank: int) -> Part:
+    """One part, from the borders of all and the degrees (in, out) of all nodes."""
     inner, halo = border.inner[rank], border.halo[rank]
     columns = np.concatenate((inner, halo))
     indptr, indices = _local_rows(graph, inner, columns)

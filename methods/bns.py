@@ -13,6 +13,7 @@ from halocast.base.records import require
 from halocast.graph.graph import Ints
 from halocast.graph.halo import Halo
 from halocast.graph.inclusion import Expected
+from halocast.graph.odds import Even
 from halocast.graph.sampling import drawn_counts
 from halocast.graph.spread import Reals
 from halocast.methods import vanilla
@@ -70,7 +71,8 @@ def _dropped(halo: Halo, rows: Ints) -> Reals:
 
 def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
     candidates = {What.EDGES: halo.cut_edges().sum(axis=0), What.DROPEDGE: halo.num_edges - halo.num_inner}
-    return halo.expected_rows(1 - dropped / np.maximum(candidates[what], 1))
+    keep = 1 - dropped / np.maximum(candidates[what], 1)
+    return halo.expected_rows([Even(share) for share in keep.tolist()])
 
 
 def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, itemsize: int) -> SampledPart:

@@ -12,6 +12,7 @@ import numpy as np
 from halocast.base.records import require
 from halocast.graph.halo import Cached, Halo
 from halocast.graph.inclusion import CachePolicy
+from halocast.graph.odds import Important
 from halocast.graph.sampling import Weighting, drawn_counts
 from halocast.methods import pipegcn
 from halocast.methods.common import PartOps
@@ -44,7 +45,8 @@ class Wait(StrEnum):
 class Options:
     tau: int = 1  # epochs from sending rows to using them
     eps: float = 0.1  # the share of its neighbours a node samples
-    refresh: int = 10  # epochs between estimates of what matters; 0: never, all edges are alike
+    least: int = 1  # and how many at the least, on average
+    refresh: int = 10  # epochs between estimates of what matters; 0: never, all rows count as equally long
     weighting: Weighting = Weighting.INVERSE
     cache: float = 0.0  # the share of halo rows whose features stay
     policy: CachePolicy = CachePolicy.INCLUSION
@@ -54,6 +56,7 @@ class Options:
     def __post_init__(self) -> None:
         require(self.tau >= 0, f"tau = {self.tau}: needs to be at least 0")
         require(0 < self.eps <= 1, f"eps = {self.eps}: needs 0 < eps <= 1")
+        require(self.least >= 0, f"least = {self.least}: needs to be at least 0")
         require(self.refresh >= 0, f"refresh = {self.refresh}: needs to be at least 0 (0: never)")
         require(0 <= self.cache <= 1, f"cache = {self.cache}: needs 0 <= cache <= 1")
         require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
@@ -65,14 +68,14 @@ def psc(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
     meta = (("method", "psc"), ("sizes", halo.source), *_warnings(spec, options))
     if unsampled(halo, spec):
         return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), itemsize), meta=meta)
-    keep = np.full(halo.num_parts, options.eps)
-    drawn, *matrices = drawn_matrices(halo.expected_rows(keep), halo.matrix)
+    odds = [Important(eps=options.eps, least=options.least, symmetric=spec.symmetric)] * halo.num_parts
+    drawn, *matrices = drawn_matrices(halo.expected_rows(odds), halo.matrix)
     missed = drawn
     if _caches(spec, options):
-        rows = halo.expected_rows(keep, Cached(options.cache, options.policy))
+        rows = halo.expected_rows(odds, Cached(options.cache, options.policy))
         missed = Matrix(MISSED, rounded(rows, halo.matrix), np.sqrt(rows.variance))
         matrices.append(missed)
-    edges = np.asarray(options.eps * halo.num_edges, np.float64)
+    edges = halo.kept_edges(odds)
     sizes = (halo, smaller(halo, drawn.counts, edges), smaller(halo, missed.counts, edges))
     parts = [_Part.of(rank, sizes, spec, options, itemsize) for rank in range(halo.num_parts)]
     return Schedule(
@@ -104,7 +107,8 @@ class _Part:
     @classmethod
     def of(cls, rank: int, sizes: tuple[Halo, Halo, Halo], spec: ModelSpec, options: Options, itemsize: int) -> "_Part":
         full, part, misses = (PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize) for halo in sizes)
-        words = {"eps": options.eps, "seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
+        words: dict[str, object] = {"eps": options.eps, "least": options.least, "symmetric": int(spec.symmetric)}
+        words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
         if _caches(spec, options):
             words |= {"cache": options.cache, "policy": options.policy}
         sampled = SampledPart(

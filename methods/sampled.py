@@ -49,7 +49,7 @@ def drawn_matrices(expected: Expected, matrix: Ints) -> tuple[Matrix, Matrix]:
 
 def draw_numbers(count: int) -> Kernels:
     """A random number each, compared or sorted into those that stay: written, read twice, the choice written."""
-    return (("elementwise", (count, 4)),)
+    return (("draw", (count, 4)),)
 
 
 def build_graph(num_edges: int, num_kept: int) -> Kernels:

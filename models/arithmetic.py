@@ -4,15 +4,15 @@ A kernel is (kind, dims): gemm (m, k, n), spmm (rows, cols, nnz, width), element
 counts the tensors read and written, gather (rows, width). Kernel lists follow what the torch modules launch.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from halocast.models.deep import add_input, mix_first, mix_first_back
 from halocast.models.spec import ModelKind, ModelSpec, Norm
-
-Dims = tuple[int, ...]
-Kernels = tuple[tuple[str, Dims], ...]
+from halocast.models.work import Dims as Dims
+from halocast.models.work import Kernels as Kernels
+from halocast.models.work import bytes_moved as bytes_moved
+from halocast.models.work import flops as flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,33 +20,6 @@ class PartSize:
     num_inner: int
     num_halo: int
     num_edges: int  # local nonzeros, self-loops included
-
-
-def flops(kind: str, dims: Dims) -> int:
-    return _FLOPS[kind](dims)
-
-
-def bytes_moved(kind: str, dims: Dims, itemsize: int) -> int:
-    """Bytes read and written if every operand is touched once; spmm reads a source row per edge."""
-    return _BYTES[kind](dims, itemsize)
-
-
-_FLOPS: MappingProxyType[str, Callable[[Dims], int]] = MappingProxyType(
-    {
-        "gemm": lambda d: 2 * d[0] * d[1] * d[2],
-        "spmm": lambda d: 2 * d[2] * d[3],
-        "elementwise": lambda d: d[0],
-        "gather": lambda d: 0,
-    }
-)
-_BYTES: MappingProxyType[str, Callable[[Dims, int], int]] = MappingProxyType(
-    {
-        "gemm": lambda d, s: s * (d[0] * d[1] + d[1] * d[2] + d[0] * d[2]),
-        "spmm": lambda d, s: s * (d[2] * d[3] + d[0] * d[3]) + 4 * d[2] + 8 * d[0],
-        "elementwise": lambda d, s: s * d[0] * d[1],
-        "gather": lambda d, s: 2 * s * d[0] * d[1] + 8 * d[0],
-    }
-)
 
 
 def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
@@ -57,14 +30,14 @@ def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     if _num_copied(spec, layer, size):
         kernels.append(("elementwise", (joined * wide, 2)))  # inner and halo rows into one tensor
     if spec.dropout > 0:
-        kernels.append(("elementwise", (_num_dropped(spec, layer, size) * wide, 3)))
+        kernels.append(("dropout", (_num_dropped(spec, layer, size) * wide, 3)))
     if spec.attends(layer):
         kernels += _attend(spec, layer, size)
     else:
         if spec.aggregates(layer):
             kernels += _aggregate(spec, size, joined, wide)
         kernels += mix_first(spec, layer, n) if spec.mixes_first(layer) else []
-        kernels += [] if spec.mixes_first(layer) else [("gemm", (n, wide, out))] * _num_gemms(spec, layer)
+        kernels += [] if spec.mixes_first(layer) else _multiply(spec, layer, n)
     kernels += _finish(spec, layer, n, out, backward=False)
     return (*kernels, *add_input(spec, layer, n))
 
@@ -80,22 +53,20 @@ def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     else:
         kernels += mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
         if layer > 0 and spec.aggregates(layer):
-            kernels += _aggregate(spec, PartSize(num_inner=joined, num_halo=0, num_edges=size.num_edges), n, wide)
+            kernels += _aggregate_back(spec, joined, size, wide)
     if layer > 0 and spec.dropout > 0:
         kernels.append(("elementwise", (joined * wide, 3)))
-    if layer > 0 and joined > n:
-        kernels.append(("elementwise", (joined * wide, 2)))  # split into inner and halo gradients
     return tuple(kernels)
 
 
 def loss(spec: ModelSpec, num_inner: int) -> Kernels:
     """Log-softmax, the picked entries, and back: a handful of passes over the logits."""
-    return (("elementwise", (num_inner * spec.num_classes, 4)),)
+    return (("loss", (num_inner, spec.num_classes)),)
 
 
 def step(spec: ModelSpec, num_weights: int | None = None) -> Kernels:
     """Adam reads and writes weights (all, or so many), their gradients and two moments, and clears the gradients."""
-    return (("elementwise", (spec.num_weights if num_weights is None else num_weights, 8)),)
+    return (("update", (spec.num_weights if num_weights is None else num_weights, 8)),)
 
 
 def copy_rows(num_rows: int, width: int) -> Kernels:
@@ -110,7 +81,7 @@ def blend_rows(num_rows: int, width: int) -> Kernels:
 
 def add_rows(num_rows: int, width: int) -> Kernels:
     """Adding received gradients to the rows they belong to."""
-    return (("gather", (num_rows, width)),)
+    return (("scatter", (num_rows, width)),)
 
 
 def pack_rows(num_rows: int, width: int) -> Kernels:
@@ -122,10 +93,17 @@ def _num_gemms(spec: ModelSpec, layer: int) -> int:
     return 2 if spec.kind is ModelKind.SAGE and not spec.is_linear(layer) else 1
 
 
-def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
-    """The gradients of the matrices and, unless of layer 0, of what they multiplied."""
+def _multiply(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
+    """The matrices of a layer; the products of own rows and neighbours are added."""
     wide, out = spec.widths[layer], spec.widths[layer + 1]
-    grads: list[tuple[str, Dims]] = [("gemm", (wide, n, out))] * _num_gemms(spec, layer)
+    gemm: tuple[str, Dims] = ("gemm", (n, wide, out))
+    return [gemm, gemm, ("elementwise", (n * out, 3))] if _num_gemms(spec, layer) == 2 else [gemm]
+
+
+def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
+    """The gradients of the matrices and biases and, unless of layer 0, of what they multiplied."""
+    wide, out = spec.widths[layer], spec.widths[layer + 1]
+    grads: list[tuple[str, Dims]] = [("elementwise", (n * out, 1)), ("gemm", (wide, n, out))] * _num_gemms(spec, layer)
     return grads + ([("gemm", (n, out, wide))] * _num_gemms(spec, layer) if layer > 0 else [])
 
 
@@ -137,6 +115,17 @@ def _aggregate(spec: ModelSpec, size: PartSize, cols: int, width: int) -> list[t
     return [("spmm", (rows, cols, size.num_edges, width)), *scale]
 
 
+def _aggregate_back(spec: ModelSpec, joined: int, size: PartSize, width: int) -> list[tuple[str, Dims]]:
+    """The transposed product, scaled first; where own rows are used apart, their gradient is added to the sum's."""
+    n = size.num_inner
+    transposed = PartSize(num_inner=joined, num_halo=0, num_edges=size.num_edges)
+    if spec.kind is not ModelKind.SAGE:
+        return _aggregate(spec, transposed, n, width)
+    spmm, _ = _aggregate(spec, transposed, n, width)
+    padded = [("elementwise", (joined * width, 1)), ("elementwise", (joined * width, 3))]
+    return [("elementwise", (n * width, 2)), spmm, *padded]
+
+
 def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims]]:
     """Attention: all rows through the matrix, a score per end, per edge and head the softmax, the weighted sum."""
     n, joined, edges = size.num_inner, _num_joined(spec, layer, size), size.num_edges
@@ -146,11 +135,11 @@ def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims
         ("gemm", (joined, made, 2 * spec.heads)),
         ("gather", (edges, spec.heads)),  # the scores of both ends; those of the targets lie in order
         ("elementwise", (scores, 2)),  # leaky ReLU
-        ("elementwise", (scores, 1)),  # a row's highest
-        ("elementwise", (scores, 2)),  # less it
-        ("elementwise", (scores, 2)),  # exp
-        ("elementwise", (scores, 1)),  # a row's sum
-        ("elementwise", (scores, 3)),  # divided by it, and read by the product
+        ("softmax", (scores, 1)),  # a row's highest
+        ("softmax", (scores, 2)),  # less it
+        ("softmax", (scores, 2)),  # exp
+        ("softmax", (scores, 1)),  # a row's sum
+        ("softmax", (scores, 3)),  # divided by it, and read by the product
         ("spmm", (n, joined, edges, made)),
         *_merge_heads(spec, layer, n),
         ("elementwise", (n * spec.widths[layer + 1], 2)),  # bias
@@ -167,13 +156,13 @@ def _attend_back(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str,
         ("elementwise", (n * spec.widths[layer + 1], 1)),  # bias
         *_merge_heads(spec, layer, n),
         ("spmm", (joined, n, edges, made)),  # gradients of the values
-        ("spmm", (n, joined, edges, made)),  # gradients of the weights
+        ("sddmm", (n, joined, edges, made)),  # gradients of the weights
         ("elementwise", (scores, 5)),  # both read or write a number per edge; times the weights
-        ("elementwise", (scores, 1)),  # a row's sum
-        ("elementwise", (scores, 3)),  # less its share
+        ("softmax", (scores, 1)),  # a row's sum
+        ("softmax", (scores, 3)),  # less its share
         ("elementwise", (scores, 3)),  # leaky ReLU
         ("elementwise", (scores, 1)),  # sums at the targets
-        ("gather", (edges, spec.heads)),  # and at the sources
+        ("scatter", (edges, spec.heads)),  # and at the sources
         ("gemm", (joined, 2 * spec.heads, made)),
         ("gemm", (made, joined, 2 * spec.heads)),
         ("elementwise", (joined * made, 3)),  # both gradients of the values
@@ -194,7 +183,8 @@ def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) 
     forth, back = _NORM_PASSES[spec.norm]
     norm = back if backward else forth
     relu: tuple[str, Dims] = ("elementwise", (rows * width, 3 if backward else 2))
-    return [("elementwise", (rows * width, norm)), relu] if norm else [relu]
+    kind = "norm_back" if backward else "norm"
+    return [(kind, (rows * width, norm)), relu] if norm else [relu]
 
 
 _NORM_PASSES: MappingProxyType[Norm, tuple[int, int]] = MappingProxyType(

@@ -16,7 +16,7 @@ def mix_first(spec: ModelSpec, layer: int, n: int) -> Launched:
     if layer < spec.layers - 1:
         return kernels
     kernels.append(("elementwise", (n * wide, 2)))
-    kernels += [("elementwise", (n * wide, 3))] if spec.dropout > 0 else []
+    kernels += [("dropout", (n * wide, 3))] if spec.dropout > 0 else []
     return [*kernels, ("gemm", (n, wide, out))]
 
 

@@ -110,6 +110,11 @@ class ModelSpec:
         """Whether the layer weighs neighbours, in every epoch even if it is precomputed: the weights change."""
         return self.kind is ModelKind.GAT and not self.is_linear(layer)
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether neighbours' rows are divided by the roots of both degrees."""
+        return self.kind in (ModelKind.GCN, ModelKind.RESGCN, ModelKind.GCNII)
+
     def projects(self, layer: int) -> bool:
         """Whether the layer only makes rows of the hidden width out of the features."""
         return layer == 0 and (self.projection or self.kind is ModelKind.GCNII)

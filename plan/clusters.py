@@ -9,6 +9,7 @@ from halocast.plan.scenario import FACTORS, ClusterSection, Scenario
 from halocast.plan.testbeds import MOST_RANKS, resized
 from halocast.sim.cluster import Cluster, Device, load_cluster, load_device
 from halocast.sim.machine import Link, Wire
+from halocast.sim.profile import calibrated, load_profile
 from halocast.sim.tables import LinkKind
 
 DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
@@ -24,7 +25,13 @@ def scenario_cluster(scenario: Scenario) -> Cluster:
         cluster = load_cluster(name, gpus=gpus, transport=section.transport)
     else:
         cluster = _on_hosts(load_cluster(name, transport=section.transport), section.hosts, gpus)
-    return _changed(cluster, section)
+    return _calibrated(_changed(cluster, section), section)
+
+
+def _calibrated(cluster: Cluster, section: ClusterSection) -> Cluster:
+    if section.profile is None:
+        return cluster
+    return calibrated(cluster, load_profile(section.profile), speed=section.device_speed)
 
 
 def _on_hosts(cluster: Cluster, num_hosts: int, gpus: int | None) -> Cluster:

@@ -16,6 +16,7 @@ from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
+from halocast.sim.profile import outside_range
 from halocast.sim.queued import SHARED_RANKS
 
 LARGEST = 6  # contributors to memory that a summary names
@@ -85,6 +86,8 @@ def predict_on(
         "sizes": workload.halo.source,
         "links": trace.meta["links"],
         "constants": cluster.source,
+        "calibrated": calibration(cluster),
+        "outside_range": outside_range(schedule, cluster),
         **_memory_summary(memories, schedule, cluster),
         **_price(cluster, float(summary["epoch_s"])),
     }
@@ -100,6 +103,12 @@ def _price(cluster: Cluster, epoch_s: float) -> dict[str, Any]:
         "currency": cluster.price.currency,
         "price_date": cluster.price.date,
     }
+
+
+def calibration(cluster: Cluster) -> str | None:
+    """The profile that the cluster's devices were measured with; none if they are described by constants."""
+    measured = cluster.device(0).measured
+    return None if measured is None else measured.source
 
 
 def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class ClusterSection:
     pcie_speed: float = 1.0
     nvlink_speed: float = 1.0
     network_speed: float = 1.0  # of the NICs, and with them of leaves and spine
+    profile: str | None = None  # what `halocast calibrate` measured of the cluster's devices
 
     def __post_init__(self) -> None:
         require(0 <= self.tolerance < 1, f"tolerance = {self.tolerance}: needs 0 <= tolerance < 1")
@@ -218,8 +219,9 @@ def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[
     found = _scenario_path(path or DEFAULT)
     tables = read_toml(found)
     cluster = tables.get("cluster")
-    if isinstance(cluster, dict) and isinstance(cluster.get("file"), str):
-        cluster["file"] = str(found.parent / cluster["file"])  # as the scenario's author saw it; absolute paths stay
+    for key in ("file", "profile"):
+        if isinstance(cluster, dict) and isinstance(cluster.get(key), str):
+            cluster[key] = str(found.parent / cluster[key])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
         set_key(tables, *parse_override(override))
     return tables

@@ -106,6 +106,12 @@ def _busiest(summary: Summary) -> list[str]:
     return [f"{name} {size(num_bytes)}" for name, num_bytes in summary.get("bytes_by_link", {}).items()]
 
 
+def constants(summary: Summary) -> str:
+    """Where the numbers behind a prediction come from."""
+    profile = summary.get("calibrated")
+    return f"calibrated: {profile}" if profile else f"constants, not calibrated: {summary['constants']}"
+
+
 def text_table(summaries: Sequence[Summary]) -> str:
     """A row per summary, and below the table its insights or its reason, and warnings."""
     told = [f"{s['method']}, {s['source']} on {s['cluster']}: {s.get('reason') or insights(s)}" for s in summaries]

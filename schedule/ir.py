@@ -37,6 +37,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from halocast.schedule.kernels import KERNEL_DIMS as KERNEL_DIMS
 from halocast.schedule.matrix import Ints as Ints
 from halocast.schedule.matrix import Matrix as Matrix
 
@@ -81,15 +82,6 @@ class Rows(StrEnum):
     HALO_IDS = "halo_ids"  # which halo rows it gets from each peer
     GRAPH = "graph"  # a local graph
 
-
-KERNEL_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "gemm": ("m", "k", "n"),
-        "spmm": ("rows", "cols", "nnz", "width"),
-        "elementwise": ("numel", "passes"),
-        "gather": ("rows", "width"),
-    }
-)
 
 WORK_OF: Mapping[Kind, str] = MappingProxyType(
     {

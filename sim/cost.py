@@ -3,6 +3,8 @@
 The launch is also the ramp: a kernel of n bytes runs at n / (n + launch * bandwidth) of its bandwidth, so small kernels
 are slow without a further rule. What depends on the shape otherwise: a matrix product computes whole tiles of its
 output, and a sparse product reads a row per edge, of which the cache serves the popular ones.
+
+A device that was measured (`measured`) has prices for its kinds of kernels instead.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,13 +13,15 @@ from statistics import NormalDist
 from types import MappingProxyType
 
 from halocast.models.arithmetic import bytes_moved, flops
-from halocast.schedule.ir import KERNEL_DIMS, Kernel, Op
+from halocast.schedule.ir import Kernel, Op
+from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.sim.cluster import Device
 
 
 def op_seconds(op: Op, device: Device, itemsize: int) -> float:
-    """The op's kernels one after the other; communication is not in it."""
-    return sum(kernel_seconds(kernel, device, itemsize) for kernel in op.work.kernels)
+    """The op's kernels one after the other, and the executor's own work where it was measured; no communication."""
+    overhead_s = 0.0 if device.measured is None else device.measured.op_overhead_s(op)
+    return overhead_s + sum(kernel_seconds(kernel, device, itemsize) for kernel in op.work.kernels)
 
 
 def kernel_seconds(kernel: Kernel, device: Device, itemsize: int) -> float:
@@ -25,6 +29,8 @@ def kernel_seconds(kernel: Kernel, device: Device, itemsize: int) -> float:
     roof = ROOFS[kernel.kind]
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
+    if device.measured is not None:
+        return device.measured.seconds(kernel, itemsize)
     compute_s = roof.flops(kernel, device) / (device.flops_per_s(itemsize) * device.efficiency.flops)
     return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
 
@@ -91,11 +97,13 @@ def _roof(
     return Roof(flops, memory_s, tuple(KERNEL_DIMS[kind].index(dim) for dim in dims))
 
 
-ROOFS: Mapping[str, Roof] = MappingProxyType(
+_KNOWN: Mapping[str, Roof] = MappingProxyType(
     {
         "gemm": _roof("gemm", _tiled_flops, _stream_s, "m", "n"),
         "spmm": _roof("spmm", _flops, _spmm_s, "rows", "nnz", "width"),
         "elementwise": _roof("elementwise", _flops, _stream_s, "numel"),
         "gather": _roof("gather", _flops, _gather_s, "rows", "width"),
+        "loss": _roof("loss", _flops, _stream_s, "rows", "width"),
     }
 )
+ROOFS: Mapping[str, Roof] = MappingProxyType({kind: _KNOWN[KERNEL_LIKE.get(kind, kind)] for kind in KERNEL_DIMS})

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from halocast.base.records import require
+from halocast.sim.measured import Measured
 from halocast.sim.tables import AllReduce, AllToAll, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
 
 
@@ -24,6 +25,7 @@ class Device:
     efficiency: Efficiency
     pcie_bytes_per_s: float | None = None  # peak of its slot, one direction; none for a CPU core
     transports: tuple[Transport, ...] = tuple(Transport)
+    measured: Measured | None = field(default=None, repr=False)  # replaces rates and efficiencies above
 
     def flops_per_s(self, itemsize: int) -> float:
         rates = {4: self.fp32_flops_per_s, 8: self.fp64_flops_per_s}

@@ -18,7 +18,8 @@ from halocast.exec.interpret import Progress
 from halocast.exec.job import Job, Settings
 from halocast.exec.state import RankState
 from halocast.graph import Graph, build_parts, load
-from halocast.graph.inclusion import CachePolicy, choose_cache, edge_probabilities, halo_inclusion
+from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
+from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
 from halocast.methods.psc import Wait
 from halocast.models.spec import ModelKind
@@ -48,13 +49,13 @@ def test_with_all_edges_it_is_a_pipeline_of_that_lag(tmp_path: Path, tau: int, m
     assert found.run.weight_hashes == expected.run.weight_hashes
 
 
-def drawn(epoch: int, tau: int, weighting: Weighting) -> tuple[Dense, Dense]:
+def drawn(epoch: int, tau: int, weighting: Weighting, symmetric: bool) -> tuple[Dense, Dense]:
     """The edges inside parts and across them with their weights; nothing is drawn for the first `tau` epochs."""
     matrix = adjacency(GRAPH)
     if epoch >= tau:
         weights = []
         for part in PARTS:
-            p = np.full(part.num_edges, EPS)
+            p = Important(eps=EPS, symmetric=symmetric).of(part)
             kept = draw_edges(p, seed=3, rank=part.rank, epoch=epoch)
             weights.append(np.zeros(part.num_edges))
             weights[-1][kept] = edge_weights(weighting, part.indptr, p, kept)
@@ -77,7 +78,9 @@ def test_every_epoch_is_trained_on_the_edges_that_were_drawn_for_it(
     options = {"tau": tau, "eps": EPS, "refresh": 0, "seed": 3, "weighting": weighting}
     found = run(tmp_path, model={"kind": kind}, options=options, num_epochs=7)
     spec = spec_for(GRAPH, kind=kind)
-    losses, weights = train_stale(GRAPH, spec, lambda epoch: drawn(epoch, tau, weighting), lag=tau, num_epochs=7)
+    losses, weights = train_stale(
+        GRAPH, spec, lambda epoch: drawn(epoch, tau, weighting, kind is ModelKind.GCN), lag=tau, num_epochs=7
+    )
     assert np.allclose(found.run.losses, losses, rtol=1e-9, atol=0)
     for own in found.weights:
         assert (own - weights).abs().max() <= 1e-9
@@ -115,7 +118,7 @@ def test_a_cache_saves_exactly_the_features_of_its_hits(tmp_path: Path) -> None:
     cached = run(tmp_path / "with", options={**options, "cache": 0.4})
     hits = 0
     for part in PARTS:
-        p, here = np.full(part.num_edges, EPS), set[int]()
+        p, here = Important(eps=EPS).of(part), set[int]()
         chosen = choose_cache(CachePolicy.INCLUSION, 0.4, part, halo_inclusion(part, p), seed=0)
         for epoch in range(1, EPOCHS + 1):
             needed = needed_halo(part, draw_edges(p, seed=0, rank=part.rank, epoch=epoch)).tolist()
@@ -200,7 +203,7 @@ def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer() -> N
     (weigh,) = (op for op in state.schedule.by_rank[0] if op.name == "weigh")
     handle(state, weigh, 0)
     length = np.sqrt(squares / part.out_degree)
-    expected = edge_probabilities(part, length[part.indices], EPS)
+    expected = edge_probabilities(part, length[part.indices], Important(eps=EPS))
     assert state.values["odds"][0] == pytest.approx(expected, rel=1e-6)
     assert np.ptp(expected) > 0.2
 

@@ -17,7 +17,6 @@ from halocast.graph.inclusion import (
     FLOOR,
     CachePolicy,
     choose_cache,
-    edge_probabilities,
     expected_rows,
     halo_inclusion,
     hit_rate,
@@ -25,6 +24,7 @@ from halocast.graph.inclusion import (
     law_of_parts,
     optimal_probabilities,
 )
+from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import draw_edges, dropped_by_boundary, inner_edges, needed_halo, picked
 from halocast.graph.spread import Reals
 
@@ -34,6 +34,11 @@ SEED = 7
 
 def offsets(lengths: list[int]) -> Ints:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def optimal(lengths: list[int], importance: Reals, eps: float) -> Reals:
+    """With the budget in proportion to the number of entries."""
+    return optimal_probabilities(offsets(lengths), importance, eps * np.array(lengths, np.float64))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +58,7 @@ def part(parts: tuple[Part, ...]) -> Part:
 
 @pytest.fixture(scope="module")
 def p(part: Part) -> Reals:
-    return edge_probabilities(part, np.random.default_rng(2).lognormal(0, 1, part.num_edges), 0.3)
+    return edge_probabilities(part, np.random.default_rng(2).lognormal(0, 1, part.num_edges), Important(eps=0.3))
 
 
 def by_bisection(s: Reals, budget: float) -> Reals:
@@ -81,7 +86,7 @@ wild = hnp.arrays(np.float64, st.integers(0, 12), elements=st.one_of(st.just(0.0
 
 @given(st.lists(positive, min_size=1, max_size=5), st.floats(0.02, 1))
 def test_probabilities_equal_the_multiplier_and_the_sorted_closed_form(rows: list[Reals], eps: float) -> None:
-    found = optimal_probabilities(offsets([len(s) for s in rows]), np.concatenate(rows), eps)
+    found = optimal([len(s) for s in rows], np.concatenate(rows), eps)
     for s, p in zip(rows, np.split(found, offsets([len(s) for s in rows])[1:-1]), strict=True):
         best = by_bisection(s, eps * len(s))
         assert p == pytest.approx(best, rel=1e-8)
@@ -94,7 +99,7 @@ def test_probabilities_equal_the_multiplier_and_the_sorted_closed_form(rows: lis
 def test_a_numerical_solver_finds_nothing_better(seed: int) -> None:
     rng = np.random.default_rng(seed)
     s, eps = rng.lognormal(0, 1, 6), float(rng.uniform(0.15, 0.9))
-    found = optimal_probabilities(np.array([0, 6]), s, eps)
+    found = optimal([6], s, eps)
     solved = minimize(
         lambda p: s**2 @ (1 / p - 1),
         np.full(6, eps),
@@ -111,7 +116,7 @@ def test_a_numerical_solver_finds_nothing_better(seed: int) -> None:
 def test_any_importance_gives_probabilities_above_the_floor_that_use_the_whole_budget(
     rows: list[Reals], eps: float
 ) -> None:
-    found = optimal_probabilities(offsets([len(s) for s in rows]), np.concatenate(rows), eps)
+    found = optimal([len(s) for s in rows], np.concatenate(rows), eps)
     assert len(found) == sum(len(s) for s in rows)
     for s, p in zip(rows, np.split(found, offsets([len(s) for s in rows])[1:-1]), strict=True):
         assert abs(p.sum() - eps * len(s)) < 1e-9
@@ -121,7 +126,7 @@ def test_any_importance_gives_probabilities_above_the_floor_that_use_the_whole_b
 
 @given(hnp.arrays(np.float64, st.integers(1, 12), elements=st.floats(1e-9, 1e9)), st.floats(0.02, 1))
 def test_the_floor_costs_no_more_than_it_says(s: Reals, eps: float) -> None:
-    found = optimal_probabilities(np.array([0, len(s)]), s, eps)
+    found = optimal([len(s)], s, eps)
     best = by_bisection(s, eps * len(s))
     assert s**2 @ (1 / found) <= s**2 @ (1 / best) / (1 - FLOOR) * (1 + 1e-9)
 
@@ -129,17 +134,46 @@ def test_the_floor_costs_no_more_than_it_says(s: Reals, eps: float) -> None:
 def test_a_rest_lost_in_rounding_leaves_the_cut_entries_whole() -> None:
     ones = [1.0000000000000007, 1.0000000000000002, 1.0000000000000002]
     s = np.array([2.1437342487109386e-16, 1.5465669874963846e-15, 7.649355677039856e-17, *ones])
-    found = optimal_probabilities(np.array([0, 6]), s, 0.5000000000000003)
+    found = optimal([6], s, 0.5000000000000003)
     assert found[3:] == pytest.approx([1, 1, 1], abs=FLOOR)
     assert found.sum() == pytest.approx(3, abs=1e-9)
 
 
+def row_of(part: Part, node: int) -> tuple[Ints, Ints]:
+    """The entries of a node's neighbours, and that of its self-loop."""
+    entries = np.arange(part.indptr[node], part.indptr[node + 1])
+    own = part.indices[entries] == node
+    return entries[~own], entries[own]
+
+
 def test_nothing_clipped_is_plain_importance_sampling(part: Part) -> None:
     norms = np.random.default_rng(5).uniform(1, 2, part.num_edges)
-    found = edge_probabilities(part, norms, 0.3)
-    row = slice(part.indptr[10], part.indptr[11])
+    found = edge_probabilities(part, norms, Important(eps=0.3))
+    row, _ = row_of(part, int(np.argmax(np.diff(part.indptr))))
     s = norms[row] * np.where(part.indices[row] < part.num_inner, sqrt(1.1), 1.0)
     assert found[row] == pytest.approx(0.3 * len(s) * s / s.sum())
+
+
+@pytest.mark.parametrize("least", [0, 1, 3])
+def test_neighbours_share_the_budget_and_a_nodes_own_row_is_always_there(part: Part, least: int) -> None:
+    norms = np.random.default_rng(5).lognormal(0, 1, part.num_edges)
+    found = edge_probabilities(part, norms, Important(eps=0.1, least=least))
+    for node in range(part.num_inner):
+        row, own = row_of(part, node)
+        assert found[own] == [1.0]
+        assert found[row].sum() == pytest.approx(min(len(row), max(least, 0.1 * len(row))))
+    assert (found > 0).all()
+    assert (found <= 1).all()
+
+
+def test_before_rows_are_known_the_graph_alone_decides(part: Part) -> None:
+    """Equally long rows: an inner neighbour counts √1.1 of a halo one; a GCN divides rows by the roots of degrees."""
+    row, _ = row_of(part, int(np.argmax(np.diff(part.indptr))))
+    inner = np.where(part.indices[row] < part.num_inner, sqrt(1.1), 1.0)
+    for symmetric in (False, True):
+        s = inner / np.sqrt(part.out_degree[part.indices[row]]) if symmetric else inner
+        found = Important(eps=0.1, symmetric=symmetric).of(part)[row]
+        assert found == pytest.approx(by_bisection(s, 0.1 * len(row)))
 
 
 def test_special_rows_are_well_defined() -> None:
@@ -153,18 +187,21 @@ def test_special_rows_are_well_defined() -> None:
         "everything": ([0, 1, 1e9], 1.0, [1, 1, 1]),
     }
     for name, (s, eps, expected) in rows.items():
-        assert optimal_probabilities(np.array([0, len(s)]), np.array(s, float), eps) == pytest.approx(expected), name
-    zeros = optimal_probabilities(np.array([0, 0, 3, 3]), np.array([0.0, 1.0, 1.0]), 0.5)  # between isolated nodes
+        assert optimal([len(s)], np.array(s, float), eps) == pytest.approx(expected), name
+    zeros = optimal([0, 3, 0], np.array([0.0, 1.0, 1.0]), 0.5)  # between isolated nodes
     assert zeros == pytest.approx([0.0005, 0.74975, 0.74975])
-    assert optimal_probabilities(np.array([0, 0]), np.empty(0), 0.5).tolist() == []
+    assert optimal([0], np.empty(0), 0.5).tolist() == []
 
 
 def test_impossible_rates_and_importances_are_refused() -> None:
     with pytest.raises(InputError, match=r"eps = 0\.0; legal: above 0 and at most 1"):
-        optimal_probabilities(np.array([0, 1]), np.ones(1), 0.0)
+        Important(eps=0.0)
+    for budget in (0.0, 1.5, np.nan):
+        with pytest.raises(InputError, match="above 0 and at most the number of its entries"):
+            optimal_probabilities(np.array([0, 1]), np.ones(1), np.array([budget]))
     for bad in (-1.0, np.nan, np.inf):
         with pytest.raises(InputError, match="an importance is finite and 0 or more"):
-            optimal_probabilities(np.array([0, 1]), np.array([bad]), 0.5)
+            optimal([1], np.array([bad]), 0.5)
 
 
 def test_inclusion_is_the_chance_that_any_edge_of_a_row_is_sampled(part: Part, p: Reals) -> None:
@@ -196,7 +233,7 @@ def test_expected_rows_and_their_variance_are_those_of_the_draws(part: Part, p: 
 def test_a_cache_by_inclusion_hits_most_and_a_random_one_least(parts: tuple[Part, ...]) -> None:
     for part in parts:
         norms = np.random.default_rng(part.rank).lognormal(0, 1, part.num_edges)
-        inclusion = halo_inclusion(part, edge_probabilities(part, norms, 0.1))
+        inclusion = halo_inclusion(part, edge_probabilities(part, norms, Important(eps=0.1)))
         caches = {policy: choose_cache(policy, 0.2, part, inclusion, seed=SEED) for policy in CachePolicy}
         assert {int(cached.sum()) for cached in caches.values()} == {part.num_halo // 5}
         best, degree, chance = (hit_rate(inclusion, caches[policy]) for policy in CachePolicy)
@@ -210,7 +247,7 @@ def test_a_cache_by_inclusion_hits_most_and_a_random_one_least(parts: tuple[Part
 def test_a_single_part_has_nothing_to_sample() -> None:
     graph = synthetic(nodes=5, degree=2, skew=0, classes=1, features=1, mixing=1, seed=0)
     (part,) = build_parts(graph, np.zeros(5, np.int32))
-    inclusion = halo_inclusion(part, edge_probabilities(part, np.ones(part.num_edges), 0.5))
+    inclusion = halo_inclusion(part, Important(eps=0.5).of(part))
     assert inclusion.tolist() == []
     assert expected_rows(part, inclusion).mean.tolist() == [0.0]
     assert dropped_by_boundary(part, 0.1) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from halocast.base.errors import InputError
 from halocast.graph import Graph, Part, assign, build_parts, synthetic
 from halocast.graph.graph import Ints
-from halocast.graph.inclusion import edge_probabilities
+from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import (
     Use,
     Weighting,
@@ -57,7 +57,7 @@ def part(parts: tuple[Part, ...]) -> Part:
 
 @pytest.fixture(scope="module")
 def p(part: Part) -> Reals:
-    return edge_probabilities(part, np.random.default_rng(2).lognormal(0, 1, part.num_edges), 0.3)
+    return edge_probabilities(part, np.random.default_rng(2).lognormal(0, 1, part.num_edges), Important(eps=0.3))
 
 
 @given(
@@ -220,7 +220,7 @@ def test_the_local_graph_of_a_sample_has_the_kept_edges_between_the_same_nodes(p
 
 
 def test_sums_weighted_by_the_inverse_probability_are_unbiased(part: Part, p: Reals) -> None:
-    values = np.random.default_rng(6).lognormal(0, 0.5, part.num_edges)
+    values = p * np.random.default_rng(6).lognormal(0, 0.5, part.num_edges)  # what is sampled more is larger
     found, plain = [], []
     for epoch in range(600):
         kept = draw_edges(p, seed=SEED, rank=0, epoch=epoch)

@@ -24,7 +24,14 @@ MAY_IMPORT = {
     "plan": {"base", "schedule", "graph", "models", "methods", "sim", "reports"},
     "cli": {"base", "schedule", "graph", "models", "methods", "sim", "exec", "reports", "plan"},
 }
-TORCH = {"exec", "models/modules.py", "models/aggregate.py", "models/attention.py", "cli/execution.py"}
+TORCH = {
+    "exec",
+    "models/modules.py",
+    "models/aggregate.py",
+    "models/attention.py",
+    "cli/execution.py",
+    "cli/measuring.py",
+}
 
 
 def sources() -> Iterator[tuple[str, str]]:

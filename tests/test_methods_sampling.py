@@ -8,10 +8,21 @@ import pytest
 from training import metis_parts, random_parts, small_graph, spec_for
 
 from halocast.base.errors import InputError
-from halocast.graph import Halo, build_parts, from_assignment, from_card, from_parts, load_card
-from halocast.graph.halo import Cached
-from halocast.graph.inclusion import CachePolicy, choose_cache, expected_rows, halo_inclusion
-from halocast.graph.sampling import drawn_counts
+from halocast.graph import (
+    Halo,
+    TrainGraph,
+    assign,
+    build_parts,
+    from_assignment,
+    from_card,
+    from_parts,
+    load_card,
+    synthetic,
+)
+from halocast.graph.halo import Cached, LikelyEdges
+from halocast.graph.inclusion import CachePolicy, choose_cache, expected_rows, halo_inclusion, law_of_card
+from halocast.graph.odds import Even, Important, Odds
+from halocast.graph.sampling import drawn_counts, self_loops
 from halocast.methods import METHODS
 from halocast.methods.bns import What
 from halocast.models.spec import ModelKind, ModelSpec
@@ -117,21 +128,46 @@ def test_the_baselines_send_more_for_as_many_dropped_edges() -> None:
     assert volumes[0] < volumes[1] < volumes[2] < sent(make("vanilla"), "exchange.1")
 
 
+ODDS: list[Odds] = [Even(0.2), Important(eps=0.2), Important(eps=0.1, least=0, symmetric=True)]
+
+
+@pytest.mark.parametrize("odds", ODDS)
 @pytest.mark.parametrize("cached", [None, *(Cached(0.3, policy) for policy in CachePolicy)])
-def test_expected_rows_are_those_of_the_parts_with_even_probabilities(cached: Cached | None) -> None:
+def test_expected_rows_are_those_of_the_parts(cached: Cached | None, odds: Odds) -> None:
     """Against the inclusion of every row, and the cache as the executor chooses it (a random one: on average)."""
-    eps = 0.2
-    found = HALO.expected_rows(np.full(4, eps), cached)
+    found = HALO.expected_rows([odds] * 4, cached)
     for part in PARTS:
-        inclusion = halo_inclusion(part, np.full(part.num_edges, eps))
+        inclusion = halo_inclusion(part, odds.of(part))
         if cached is not None and cached.policy is CachePolicy.RANDOM:
             inclusion = inclusion * (1 - int(0.3 * part.num_halo) / part.num_halo)
         elif cached is not None:
             inclusion = inclusion * ~choose_cache(cached.policy, 0.3, part, inclusion, seed=0)
         assert found.mean[:, part.rank] == pytest.approx(expected_rows(part, inclusion).mean)
-    same = from_assignment(GRAPH, metis_parts(GRAPH, 4)).expected_rows(np.full(4, eps), cached)
+    same = from_assignment(GRAPH, metis_parts(GRAPH, 4)).expected_rows([odds] * 4, cached)
     assert np.array_equal(same.mean, found.mean)
     assert np.array_equal(same.variance, found.variance)
+
+
+@pytest.mark.parametrize("odds", ODDS)
+def test_kept_edges_are_self_loops_and_the_sum_of_probabilities(odds: Odds) -> None:
+    for part, kept in zip(PARTS, HALO.kept_edges([odds] * 4), strict=True):
+        others = ~self_loops(part)
+        assert kept == pytest.approx(part.num_inner + odds.of(part)[others].sum())
+
+
+@pytest.mark.parametrize("odds", ODDS)
+def test_a_law_gives_nearly_the_rows_and_edges_of_random_parts(odds: Odds) -> None:
+    graph = synthetic(nodes=8000, degree=20, skew=0.5, classes=32, features=2, mixing=0.2, seed=0)
+    real = from_assignment(graph, assign(graph, 8, partitioner="random"))
+    sigma = float(np.log(graph.out_degree[graph.out_degree > 1] - 1).std())
+    card = TrainGraph(nodes=graph.num_nodes, edges=graph.num_edges, train_nodes=0, degree_sigma=sigma)
+    law = law_of_card(card, 8, "random")
+    edges = (real.num_edges - real.num_inner).tolist()
+    rows = tuple(LikelyEdges(law=law, num_inner=1000, most=most) for most in edges)
+    made = replace(real, row_edges=rows)
+    expected = real.expected_rows([odds] * 8).mean.sum()
+    assert made.expected_rows([odds] * 8).mean.sum() == pytest.approx(expected, rel=0.03)
+    assert made.kept_edges([odds] * 8).sum() == pytest.approx(real.kept_edges([odds] * 8).sum(), rel=0.02)
 
 
 def test_cut_edges_are_counted_from_parts_and_from_an_assignment_alike() -> None:
@@ -147,18 +183,18 @@ def test_cut_edges_are_counted_from_parts_and_from_an_assignment_alike() -> None
 @pytest.mark.parametrize("policy", list(CachePolicy))
 def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -> None:
     halo = from_card(load_card("reddit"), 8)
-    keep = np.full(8, 0.1)
-    volumes = [halo.expected_rows(keep, Cached(c, policy)).mean.sum() for c in (0.0, 0.1, 0.5, 1.0)]
-    assert volumes[0] == pytest.approx(halo.expected_rows(keep).mean.sum())
+    odds = [Important(eps=0.1)] * 8
+    volumes = [halo.expected_rows(odds, Cached(c, policy)).mean.sum() for c in (0.0, 0.1, 0.5, 1.0)]
+    assert volumes[0] == pytest.approx(halo.expected_rows(odds).mean.sum())
     assert volumes == sorted(volumes, reverse=True)
     assert volumes[-1] == pytest.approx(0, abs=1e-6)
     if policy is not CachePolicy.RANDOM:
-        random = halo.expected_rows(keep, Cached(0.1, CachePolicy.RANDOM)).mean.sum()
+        random = halo.expected_rows(odds, Cached(0.1, CachePolicy.RANDOM)).mean.sum()
         assert volumes[1] < random
 
 
 def test_the_spread_over_epochs_is_told_per_pair() -> None:
-    expected = HALO.expected_rows(np.full(4, 0.2))
+    expected = HALO.expected_rows([Important(eps=0.2)] * 4)
     drawn, asked = make("psc", eps=0.2).matrices
     assert drawn.spread == pytest.approx(np.sqrt(expected.variance), abs=1e-3)
     assert np.array_equal(drawn.spread, asked.spread)  # type: ignore[arg-type]
@@ -230,6 +266,7 @@ def test_a_cache_without_traffic_to_save_is_warned_of() -> None:
         ("psc", {"eps": 1.1}, r"eps = 1.1"),
         ("psc", {"tau": -1}, r"tau = -1: needs to be at least 0"),
         ("psc", {"refresh": -1}, r"refresh = -1"),
+        ("psc", {"least": -1}, r"least = -1: needs to be at least 0"),
         ("psc", {"cache": 2.0}, r"cache = 2.0"),
         ("psc", {"tau": 0, "wait": "barrier"}, r"wait = barrier: needs tau of at least 1"),
     ],

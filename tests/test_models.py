@@ -216,8 +216,9 @@ def test_the_arithmetic_of_a_sage_layer_by_hand() -> None:
         ("elementwise", (10 * 8, 2)),
         ("gemm", (10, 8, 2)),
         ("gemm", (10, 8, 2)),
+        ("elementwise", (10 * 2, 3)),  # both products added
     )
-    assert sum(arithmetic.flops(*kernel) for kernel in kernels_of_layer) == 120 + 960 + 80 + 2 * 320
+    assert sum(arithmetic.flops(*kernel) for kernel in kernels_of_layer) == 120 + 960 + 80 + 2 * 320 + 20
     assert arithmetic.bytes_moved("spmm", (10, 15, 60, 8), 4) == 4 * (60 * 8 + 10 * 8) + 4 * 60 + 8 * 10
 
 

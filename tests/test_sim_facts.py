@@ -57,7 +57,7 @@ def test_overlapped_compute_is_slower_than_compute_alone(gpus: int) -> None:
 def test_in_a_pipeline_the_all_reduce_absorbs_contention(gpus: int) -> None:
     """Measured: reduce grows from 0.01 to 0.02-0.03 s here, and to 0.30 s in another system. Ranks that do not wait for
     each other in every layer do so in the only op they still have in common."""
-    assert allreduce(predicted("pipegcn", gpus)) > 1.2 * allreduce(predicted("vanilla", gpus))
+    assert allreduce(predicted("pipegcn", gpus)) > 1.1 * allreduce(predicted("vanilla", gpus))
 
 
 @pytest.mark.parametrize(

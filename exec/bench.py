@@ -1,0 +1,71 @@
+"""What every measurement of `halocast calibrate` is given, and what it gives back."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from halocast.exec.comm import Link
+from halocast.exec.device import Device
+from halocast.exec.stopwatch import Limits, Timing, time_it
+
+Measured = dict[str, Any]  # a point, as JSON has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """One rank of a calibration; `control` joins all ranks over gloo, whatever they measure."""
+
+    rank: int
+    num_ranks: int
+    device: Device
+    link: Link
+    control: Any
+    limits: Limits
+    quick: bool
+    flush: torch.Tensor | None = None  # what is written before every sample, so that caches hold nothing of use
+    say: Callable[[str], None] = field(default=lambda text: None)
+
+    def rng(self, group: str) -> np.random.Generator:
+        """The same numbers on every rank."""
+        return np.random.default_rng([len(group), *group.encode()])
+
+    def tensor(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=self.device.where)
+
+    def time(self, run: Callable[[], object]) -> Timing:
+        """Of a kernel, with cold caches where there is a `flush`: an op finds little of what it works on in them."""
+        before = None if self.flush is None else self.flush.zero_
+        return time_it(run, self.limits, self.device.finish, before)
+
+    def meet(self) -> None:
+        """Wait for all ranks, without using a core or a device."""
+        dist.barrier(group=self.control)
+
+    def agree(self, value: float) -> float:
+        """Rank 0's value."""
+        shared = torch.tensor([value], dtype=torch.float64)
+        dist.broadcast(shared, 0, group=self.control)
+        return float(shared)
+
+    def all_values(self, value: float) -> list[float]:
+        """Every rank's value."""
+        shared = torch.zeros(self.num_ranks, dtype=torch.float64)
+        shared[self.rank] = value
+        dist.all_reduce(shared, group=self.control)
+        return [float(one) for one in shared]
+
+
+def point(group: str, kind: str, dims: Iterable[int], timing: Timing, **note: Any) -> Measured:
+    return {
+        "group": group,
+        "kind": kind,
+        "dims": [int(dim) for dim in dims],
+        "seconds": timing.seconds,
+        "spread": round(timing.spread, 4),
+        "repeats": timing.repeats,
+        "note": note,
+    }

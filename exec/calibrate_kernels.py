@@ -1,0 +1,209 @@
+"""The kernels of the executor alone on one device, each over a grid of sizes.
+
+A kernel is run as the handlers run it: by the same functions, with autograd where it works on what needs gradients.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import MappingProxyType
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812  torch's own convention
+from torch import Tensor, nn
+
+from halocast.exec.bench import Bench, Measured, point
+from halocast.exec.state import flatten
+from halocast.graph.sampling import draw_boundary
+from halocast.models.aggregate import Aggregate, neighbour_sum
+from halocast.models.modules import drop, hits, summed_loss
+
+Run = Callable[[], object]
+WIDTHS = (8, 16, 32, 64, 100, 128, 256, 512)
+MOST_FLOPS, MOST_BYTES, MOST_ENTRIES = 2e9, 96e6, 4e6
+QUICK = 8  # a quick calibration has largest sizes that are so much smaller
+
+
+def gemm(bench: Bench) -> Iterator[Measured]:
+    """Rows through a matrix, its gradient, and the rows' gradient: three shapes of one layer."""
+    rng, most = bench.rng("gemm"), MOST_FLOPS / (QUICK if bench.quick else 1)
+    for m in sizes(60, 60_000, 10 if bench.quick else 20):
+        k, n = (int(rng.choice(WIDTHS[1:])) for _ in range(2))
+        m = min(m, int(most / (2 * k * n)))
+        rows, matrix, grad = bench.tensor(m, k), bench.tensor(n, k), bench.tensor(m, n)
+        bias = bench.tensor(n)
+        yield point("gemm", "gemm", (m, k, n), bench.time(partial(F.linear, rows, matrix, bias)))
+        yield point("gemm", "gemm", (k, m, n), bench.time(lambda g=grad, r=rows: g.t() @ r))  # type: ignore[misc]
+        yield point("gemm", "gemm", (m, n, k), bench.time(partial(torch.matmul, grad, matrix)))
+
+
+def spmm(bench: Bench) -> Iterator[Measured]:
+    """Sums of neighbours and their gradient, over graphs of several sizes, densities and skews."""
+    for graph in _graphs(bench, "spmm", 16 if bench.quick else 36):
+        rows, cols, nnz, width, skew = graph
+        sums = some_graph(bench, rows, cols, nnz, skew)
+        given = bench.tensor(cols, width).requires_grad_()
+        yield point("spmm", "spmm", (rows, cols, nnz, width), bench.time(lambda: sums(given.detach())), skew=skew)  # noqa: B023
+        made, grad = sums(given), bench.tensor(rows, width)
+        back = bench.time(partial(torch.autograd.grad, made, given, grad, retain_graph=True))
+        yield point("spmm", "spmm", (cols, rows, nnz, width), back, skew=skew, back=True)
+
+
+def sddmm(bench: Bench) -> Iterator[Measured]:
+    """A number per edge from its two ends: the gradient of attention's weights."""
+    for rows, cols, nnz, width, skew in _graphs(bench, "sddmm", 7 if bench.quick else 14):
+        edges = some_graph(bench, rows, cols, nnz, skew).edges
+        values, weights = bench.tensor(cols, 1, width), bench.tensor(nnz, 1).requires_grad_()
+        made, grad = edges.weighted_sum(values, weights), bench.tensor(rows, 1, width)
+        back = bench.time(partial(torch.autograd.grad, made, weights, grad, retain_graph=True))
+        yield point("sddmm", "sddmm", (rows, cols, nnz, width), back, skew=skew)
+
+
+def softmax(bench: Bench) -> Iterator[Measured]:
+    """Of the edges that enter a row; nine passes forth, four back, as the arithmetic counts them."""
+    for rows, cols, nnz, _, skew in _graphs(bench, "softmax", 6 if bench.quick else 10):
+        edges, scores = some_graph(bench, rows, cols, nnz, skew).edges, bench.tensor(nnz, 1).requires_grad_()
+        yield point("softmax", "softmax", (nnz, 9), bench.time(partial(edges.softmax, scores.detach())))
+        made, grad = edges.softmax(scores), bench.tensor(nnz, 1)
+        back = bench.time(partial(torch.autograd.grad, made, scores, grad, retain_graph=True))
+        yield point("softmax", "softmax", (nnz, 4), back, back=True)
+
+
+def elementwise(bench: Bench) -> Iterator[Measured]:
+    """One, two and three passes: a column sum, a row scaled, two tensors added."""
+    for rows, width in _shapes(bench, "elementwise", 8):
+        a, b, column = bench.tensor(rows, width), bench.tensor(rows, width), bench.tensor(rows, 1)
+        runs: Sequence[Run] = (partial(torch.sum, a, 0), partial(torch.div, a, column), partial(torch.add, a, b))
+        for passes, run in enumerate(runs, 1):
+            yield point("elementwise", "elementwise", (rows * width, passes), bench.time(run))
+
+
+def dropout(bench: Bench) -> Iterator[Measured]:
+    for rows, width in _shapes(bench, "dropout", 8):
+        given = bench.tensor(rows, width).requires_grad_()
+        yield point("dropout", "dropout", (rows * width, 3), bench.time(partial(drop, given, 0.5)))
+
+
+def norm(bench: Bench) -> Iterator[Measured]:
+    for rows, width in _shapes(bench, "norm", 8):
+        layer = nn.LayerNorm(width).to(bench.device.where)
+        given, grad = bench.tensor(rows, width).requires_grad_(), bench.tensor(rows, width)
+        made = layer(given)
+        needs = (given, *layer.parameters())
+        yield point("norm", "norm", (rows * width, 3), bench.time(partial(layer, given)))
+        back = bench.time(partial(torch.autograd.grad, made, needs, grad, retain_graph=True))
+        yield point("norm", "norm_back", (rows * width, 4), back)
+
+
+def loss(bench: Bench) -> Iterator[Measured]:
+    """Of the train rows, its gradient, and the scores of all rows, as the handler does."""
+    for rows, classes in [(m, c) for m in sizes(100, 100_000, 5 if bench.quick else 8) for c in (7, 41)]:
+        logits = bench.tensor(rows, classes).requires_grad_()
+        labels = torch.randint(classes, (rows,), device=bench.device.where)
+        masks = [torch.arange(first, rows, 3, device=bench.device.where) for first in range(3)]  # train, val, test
+        timing = bench.time(partial(_loss, logits, labels, masks))
+        yield point("loss", "loss", (rows, classes), timing)
+
+
+def _loss(logits: Tensor, labels: Tensor, masks: Sequence[Tensor]) -> None:
+    share = summed_loss(logits[masks[0]], labels[masks[0]]) / len(masks[0])
+    torch.autograd.grad(share, logits)
+    float(share.detach())
+    for rows in masks:
+        hits(logits.detach()[rows], labels[rows])
+
+
+def update(bench: Bench) -> Iterator[Measured]:
+    """The optimiser's step over flat weights, and their gradients cleared."""
+    for numel in sizes(500, 3_000_000 // (QUICK if bench.quick else 1), 7 if bench.quick else 12):
+        weights, grads = flatten(nn.Linear(numel, 1, bias=False).to(bench.device.where))
+        optimizer = torch.optim.Adam([weights], lr=0.01)
+        yield point("update", "update", (numel, 8), bench.time(partial(_update, optimizer, grads)))
+
+
+def _update(optimizer: torch.optim.Optimizer, grads: Tensor) -> None:
+    optimizer.step()
+    grads.zero_()
+
+
+def draw(bench: Bench) -> Iterator[Measured]:
+    """Boundary rows drawn by their owner: on the CPU, wherever rows lie."""
+    for count in sizes(100, 1_000_000 // (QUICK if bench.quick else 1), 6 if bench.quick else 10):
+        offsets = np.array([0, count // 2, count])
+        run = partial(draw_boundary, offsets, 0.3, seed=0, rank=0, epoch=1)
+        yield point("draw", "draw", (count, 4), bench.time(run))
+
+
+def gather(bench: Bench) -> Iterator[Measured]:
+    """Rows in ascending order out of three times as many, into a buffer; and added to the rows they belong to."""
+    for rows, width in _shapes(bench, "gather", 8):
+        table, buffer = bench.tensor(3 * rows, width), bench.tensor(rows, width)
+        places = torch.from_numpy(np.sort(bench.rng("rows").choice(3 * rows, rows, replace=False)))
+        picked = places.to(bench.device.where)
+        timing = bench.time(partial(torch.index_select, table, 0, picked, out=buffer))
+        yield point("gather", "gather", (rows, width), timing)
+        yield point("gather", "scatter", (rows, width), bench.time(partial(table.index_add_, 0, picked, buffer)))
+
+
+def copies(bench: Bench) -> Iterator[Measured]:
+    """Between the device and pinned host memory, both ways; nothing where they are one."""
+    if not bench.device.stages:
+        return
+    for numel in sizes(250, 16_000_000 // (QUICK if bench.quick else 1), 7 if bench.quick else 12):
+        rows = bench.tensor(numel)
+        host = bench.device.host_like(rows)
+        for kind, ends in (("copy_down", (rows, host)), ("copy_up", (host, rows))):
+            yield point("copies", kind, (numel * rows.element_size(),), bench.time(partial(bench.device.copy, *ends)))
+
+
+def sizes(low: float, high: float, count: int) -> list[int]:
+    return [int(size) for size in np.geomspace(low, high, count)]
+
+
+def _shapes(bench: Bench, group: str, fewest: int) -> list[tuple[int, int]]:
+    """Rows and widths of tensors from a kilobyte up."""
+    rng, most = bench.rng(group), MOST_BYTES / (QUICK if bench.quick else 1)
+    chosen = sizes(1e3, most, fewest if bench.quick else 2 * fewest)
+    widths = [int(rng.choice(WIDTHS)) for _ in chosen]
+    return [(max(1, size // (4 * width)), width) for size, width in zip(chosen, widths, strict=True)]
+
+
+def _graphs(bench: Bench, group: str, count: int) -> list[tuple[int, int, int, int, float]]:
+    """(rows, columns, entries, width, skew) spread over the grid; rows and width grow, the rest is drawn."""
+    rng, most = bench.rng(group), MOST_ENTRIES / (QUICK if bench.quick else 1)
+    made = []
+    for rows in sizes(50, 40_000, count):
+        nnz = int(min(rows * rng.choice([4, 10, 25, 60, 120]), most))
+        width = int(rng.choice([w for w in WIDTHS if w * nnz <= 3e8]))
+        cols = int(rows * rng.choice([1.0, 1.5, 2.5]))
+        made.append((rows, cols, nnz, width, float(rng.choice([0.0, 1.0, 2.0]))))
+    return made
+
+
+def some_graph(bench: Bench, rows: int, cols: int, nnz: int, skew: float) -> Aggregate:
+    """Degrees and popularity are lognormal, with the skew as the deviation of their logarithm."""
+    rng = bench.rng(f"graph {rows} {cols} {nnz} {skew}")
+    ends = [np.cumsum(np.exp(skew * rng.standard_normal(size))) for size in (rows, cols)]
+    drawn = [np.searchsorted(steps, rng.uniform(0, steps[-1], nnz)) for steps in ends]
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(drawn[0], minlength=rows))])
+    order = np.lexsort((drawn[1], drawn[0]))  # by row, and by column in it, as in a part
+    starts, ids = (torch.from_numpy(np.asarray(table)).to(bench.device.where) for table in (indptr, drawn[1][order]))
+    return neighbour_sum(starts, ids, cols)
+
+
+KERNELS: MappingProxyType[str, Callable[[Bench], Iterator[Measured]]] = MappingProxyType(
+    {
+        "gemm": gemm,
+        "spmm": spmm,
+        "elementwise": elementwise,
+        "dropout": dropout,
+        "norm": norm,
+        "gather": gather,
+        "loss": loss,
+        "update": update,
+        "draw": draw,
+        "sddmm": sddmm,
+        "softmax": softmax,
+        "copies": copies,
+    }
+)

@@ -1,0 +1,146 @@
+"""What was measured of a device or a transport: seconds as sums of terms that cannot be negative, and where they hold.
+
+A term is a quantity of the work (bytes, entries, one launch) times what one of it costs. Caches are terms, too: bytes
+beyond a size cost more than those before, and of the rows a sparse product reads, those cost more that do not fit.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from types import MappingProxyType
+
+from halocast.base.records import require
+from halocast.schedule.ir import Kernel, Kind, Op
+from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
+
+Dims = tuple[int, ...]
+Terms = dict[str, float]
+MIB = 2**20
+BEYOND = (MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)  # where the price of a byte may change: caches are of such sizes
+FLOAT_BYTES = 4
+LANE_WIDTH = 16  # columns a vector unit computes at once
+
+
+def beyond(num_bytes: float) -> Terms:
+    """The bytes after each size: seconds are then a convex line with a bend at every one."""
+    return {f"byte_beyond_{size // 1024}k": max(0.0, num_bytes - size) for size in BEYOND}
+
+
+def _streamed(dims: Dims, itemsize: int) -> Terms:
+    numel, passes = dims
+    num_bytes = numel * passes * itemsize
+    return {"launch": 1, "byte": num_bytes, **beyond(num_bytes)}
+
+
+def _indexed(dims: Dims, itemsize: int) -> Terms:
+    rows, width = dims
+    num_bytes = rows * width * itemsize
+    return {"launch": 1, "row": rows, "byte": num_bytes, **beyond(num_bytes)}
+
+
+def _product(dims: Dims, itemsize: int) -> Terms:
+    """Multiply-adds, those of columns that only fill a vector, and the operands."""
+    m, k, n = dims
+    padded = -(-n // LANE_WIDTH) * LANE_WIDTH
+    wide = itemsize / FLOAT_BYTES
+    return {
+        "launch": 1,
+        "flop": 2 * m * k * n * wide,
+        "padded_flop": 2 * m * k * (padded - n) * wide,
+        "byte_left": m * k * itemsize,
+        "byte_right": k * n * itemsize,
+        "byte_out": m * n * itemsize,
+        "byte_out_beyond_1024k": max(0, m * n * itemsize - MIB),
+    }
+
+
+def _sparse(dims: Dims, itemsize: int) -> Terms:
+    rows, cols, nnz, width = dims
+    read, table = nnz * width * itemsize, cols * width * itemsize
+    missed = {f"byte_missing_{size // 1024}k": read * max(0.0, 1 - size / max(table, 1)) for size in BEYOND[1:]}
+    return {
+        "launch": 1,
+        "row": rows,
+        "entry": nnz,
+        "byte_read": read,
+        "byte_out": rows * width * itemsize,
+        **missed,
+    }
+
+
+_TERMS: Mapping[str, Callable[[Dims, int], Terms]] = MappingProxyType(
+    {"gemm": _product, "spmm": _sparse, "elementwise": _streamed, "gather": _indexed, "loss": _indexed}
+)
+
+
+def kernel_terms(kind: str, dims: Dims, itemsize: int) -> Terms:
+    return _TERMS[KERNEL_LIKE.get(kind, kind)](dims, itemsize)
+
+
+def message_terms(num_bytes: float) -> Terms:
+    return {"latency": 1, "byte": num_bytes}
+
+
+def terms_of(kind: str) -> Callable[[Dims, int], Terms]:
+    """The terms of a kind of kernel, or of what takes bytes and nothing else."""
+    return partial(kernel_terms, kind) if kind in KERNEL_DIMS else lambda dims, itemsize: message_terms(dims[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Seconds of one kind of work; `low` and `high` are the smallest and largest dims that were measured."""
+
+    kind: str
+    prices: tuple[tuple[str, float], ...]
+    low: Dims
+    high: Dims
+    num_points: int
+    num_held_out: int
+    median_error: float  # absolute and relative, of points that the fit has not seen
+    p90_error: float
+
+    def __post_init__(self) -> None:
+        require(all(price >= 0 for _, price in self.prices), f"{self.kind}: a price needs to be at least 0")
+        require(len(self.low) == len(self.high), f"{self.kind}: low and high need to have as many dims")
+
+    def seconds(self, dims: Dims, itemsize: int) -> float:
+        terms = terms_of(self.kind)(dims, itemsize)
+        return sum(price * terms[name] for name, price in self.prices)
+
+    def outside(self, dims: Dims) -> float:
+        """How many times beyond the measured range the work is, in its worst dim; 1 within."""
+        pairs = zip(dims, self.low, self.high, strict=True)
+        return max(max(low / max(dim, 1), dim / max(high, 1), 1.0) for dim, low, high in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Kernels and ops of a device as they were measured on it."""
+
+    kernels: tuple[Fit, ...]
+    op_s: float = 0.0  # of an op, beside its kernels: finding values, keeping the span, telling who waits
+    communication_op_s: float = 0.0  # the same of one on another lane: its thread has to wake up
+    launch_s: float = 0.0  # of a kernel in an op, beside what it takes alone: autograd, modules
+    busy: tuple[tuple[str, float], ...] = ()  # by kind: how much slower when all cores do the same at once
+    crowd: float = 0.0  # how far that holds: 0 for a rank alone, 1 with all cores busy
+    speed: float = 1.0  # times as fast as measured
+    message_bytes: tuple[float, float] = (0.0, inf)  # the smallest and the largest message that were measured
+    source: str = ""  # the profile: its file, date and host
+
+    def fit(self, kind: str) -> Fit | None:
+        found = {fit.kind: fit for fit in self.kernels}
+        return found.get(kind) or found.get(KERNEL_LIKE.get(kind, kind))
+
+    def seconds(self, kernel: Kernel, itemsize: int) -> float:
+        fit = self.fit(kernel.kind)
+        require(fit is not None, f"the profile has no {kernel.kind}: measure again (halocast calibrate --fresh)")
+        assert fit is not None
+        return self.launch_s + fit.seconds(kernel.dims, itemsize) * self._slower(kernel.kind) / self.speed
+
+    def _slower(self, kind: str) -> float:
+        factors = dict(self.busy)
+        return 1 + self.crowd * (factors.get(kind, factors.get(KERNEL_LIKE.get(kind, kind), 1.0)) - 1)
+
+    def op_overhead_s(self, op: Op) -> float:
+        return self.op_s if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s

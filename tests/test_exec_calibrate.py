@@ -1,0 +1,104 @@
+"""Measuring: samples until the spread is known, groups kept as they end, and ranks that measure together."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halocast.base.errors import RunError
+from halocast.exec.calibrate import ALONE, GROUPS, Wanted, measure_here, merged
+from halocast.exec.calibrate_comm import COMMUNICATION
+from halocast.exec.stopwatch import FEWEST, MOST, Limits, is_known, summary, time_it
+from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
+
+
+def test_the_time_taken_is_the_lower_quartile_which_others_do_not_disturb() -> None:
+    timing = summary([1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0])
+    assert (timing.seconds, timing.repeats) == (1.0, 7)
+
+
+def test_samples_end_when_their_spread_is_known_and_not_before() -> None:
+    assert not is_known([1.0] * (FEWEST - 1))
+    assert is_known([1.0] * FEWEST)
+    assert not is_known([1.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0])
+
+
+def test_a_sample_repeats_what_is_short_and_warms_up_first() -> None:
+    calls: list[str] = []
+    timing = time_it(lambda: calls.append("run"), Limits(most_s=0.02, batch_s=1e-4, warmup_s=0.001))
+    assert FEWEST <= timing.repeats < len(calls)
+    cold: list[str] = []
+    timing = time_it(
+        lambda: cold.append("run"), Limits(most_s=0.02, warmup_s=0.0), before=lambda: cold.append("before")
+    )
+    assert cold[:2] == ["run", "run"]
+    assert cold[2:] == ["before", "run"] * timing.repeats
+    assert timing.repeats <= MOST
+
+
+def measured(group: str, seconds: float, size: int = 4) -> dict[str, Any]:
+    return {"group": group, "kind": group, "dims": [size], "seconds": seconds}
+
+
+def test_of_several_rounds_the_least_disturbed_time_counts_and_of_ratios_the_middle_one() -> None:
+    assert merged([[measured("messages", s), measured("messages", 9 - s, 8)] for s in (3, 1, 2)]) == [
+        measured("messages", 1),
+        measured("messages", 6, 8),
+    ]
+    assert merged([[measured("overlap", s)] for s in (3, 1, 2)]) == [measured("overlap", 2)]
+
+
+def test_every_kind_of_kernel_is_measured_or_like_one_that_is() -> None:
+    assert set(GROUPS) == set(ALONE) | set(COMMUNICATION)
+    kinds = {"norm_back", "scatter"} | set(ALONE)  # measured in a group with another name
+    assert {kind for kind in KERNEL_DIMS if kind not in kinds and KERNEL_LIKE.get(kind) not in kinds} == set()
+
+
+def test_two_processes_measure_messages_and_kernels_and_skip_what_is_done() -> None:
+    wanted = {"interpreter", "update", "messages"}
+    found: dict[str, list[dict[str, Any]]] = {}
+    said: list[str] = []
+    done = tuple(set(GROUPS) - wanted)
+    measure_here(
+        Wanted(num_ranks=2, backend="gloo", device="cpu", quick=True, done=done), found.__setitem__, said.append
+    )
+    assert set(found) == wanted
+    assert [point["kind"] for point in found["interpreter"]] == ["op", "communication_op"]
+    sizes = [point["dims"][0] for point in found["messages"]]
+    assert sizes == sorted(sizes)
+    assert sizes[0] == 4
+    assert all(point["seconds"] > 0 for points in found.values() for point in points)
+    assert "update: 1 points" in said
+    json.dumps(found)
+
+
+def test_a_rank_that_fails_is_told_with_its_reason() -> None:
+    with pytest.raises(RunError, match=r"rank 0: backend nccl needs CUDA devices|rank 1: backend nccl"):
+        measure_here(
+            Wanted(num_ranks=2, backend="nccl", device="cuda", quick=True), lambda name, points: None, lambda text: None
+        )
+
+
+def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from profiles import made
+
+    from halocast.cli.calibrate import _kept, _measure
+
+    def interrupted(wanted: Wanted, on_group: Any, say: Any) -> Iterator[None]:
+        assert wanted.done == ()
+        on_group("update", [point])
+        raise KeyboardInterrupt
+
+    point = {"group": "update", "kind": "update", "dims": [10, 8], "seconds": 1e-4}
+    monkeypatch.setattr("halocast.cli.measuring.measure_here", interrupted)
+    path, machine = tmp_path / "p.points.jsonl", made()
+    with pytest.raises(KeyboardInterrupt):
+        _measure(machine, {}, path)
+    kept = _kept(path, machine)
+    assert [p.dims for p in kept["update"]] == [(10, 8)]
+    assert _kept(path, made(ranks=4)) == {}  # another choice: nothing is taken over
+    with path.open("a", encoding="utf-8") as file:
+        file.write('{"group": "gemm", "poi')  # killed while writing
+    assert set(_kept(path, machine)) == {"update"}

@@ -1,0 +1,179 @@
+"""Prices of terms from points: known ones come back, outliers do not matter, what was held out is told."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halocast.base.errors import InputError
+from halocast.schedule.ir import Kernel
+from halocast.schedule.kernels import KERNEL_DIMS
+from halocast.sim.calibration import make_profile
+from halocast.sim.fit import Point, fit_points, split
+from halocast.sim.measured import Fit, Measured, kernel_terms
+from halocast.sim.profile import Made
+
+GEMM = {"launch": 5e-6, "flop": 1e-11, "byte_left": 2e-11}
+SPMM = {"launch": 2e-5, "entry": 1e-9, "byte_read": 4e-12, "byte_missing_4096k": 2e-11}
+MADE = Made(
+    date="2026-01-02 03:04 UTC",
+    host="here",
+    device="cpu",
+    hardware="a core",
+    cores=2,
+    threads=1,
+    backend="gloo",
+    ranks=2,
+    quick=False,
+    versions={"torch": "2"},
+)
+
+
+def seconds(prices: dict[str, float], kind: str, dims: tuple[int, ...]) -> float:
+    terms = kernel_terms(kind, dims, 4)
+    return sum(price * terms[name] for name, price in prices.items())
+
+
+def points(prices: dict[str, float], kind: str, count: int = 60, noise: float = 0.0) -> list[Point]:
+    rng = np.random.default_rng(7)
+    made = []
+    for _ in range(count):
+        dims = tuple(int(10 ** rng.uniform(1, 4.5)) for _ in KERNEL_DIMS[kind])
+        made.append(
+            Point(group=kind, kind=kind, dims=dims, seconds=seconds(prices, kind, dims) * (1 + noise * rng.normal()))
+        )
+    return made
+
+
+@pytest.mark.parametrize(("kind", "prices"), [("gemm", GEMM), ("spmm", SPMM)])
+def test_known_prices_come_back(kind: str, prices: dict[str, float]) -> None:
+    fit, residuals = fit_points(kind, points(prices, kind))
+    assert fit.median_error < 1e-6
+    assert fit.p90_error < 1e-6
+    assert (fit.num_points, fit.num_held_out) == (40, 20)
+    assert len(residuals) == 20
+    for dims in [(100,) * len(KERNEL_DIMS[kind]), (30_000,) * len(KERNEL_DIMS[kind])]:
+        assert fit.seconds(dims, 4) == pytest.approx(seconds(prices, kind, dims), rel=1e-4)
+
+
+def test_a_tenth_of_points_far_off_does_not_bend_the_fit() -> None:
+    made = points(GEMM, "gemm", noise=0.01)
+    spoilt = [
+        Point(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * (4 if k % 10 == 3 else 1))
+        for k, p in enumerate(made)
+    ]
+    fit, _ = fit_points("gemm", spoilt)
+    clean = [p for k, p in enumerate(made) if k % 10 != 3]
+    errors = [abs(fit.seconds(p.dims, 4) / seconds(GEMM, "gemm", p.dims) - 1) for p in clean]
+    assert float(np.median(errors)) < 0.02
+    assert float(np.quantile(errors, 0.9)) < 0.05
+
+
+def test_errors_are_those_of_points_the_fit_has_not_seen() -> None:
+    made = points(GEMM, "gemm", noise=0.05)
+    seen, unseen = split(made)
+    again, residuals = fit_points("gemm", made)
+    assert {r.point.seconds for r in residuals} == {p.seconds for p in unseen}
+    assert sorted(p.seconds for p in seen + unseen) == sorted(p.seconds for p in made)
+    assert again.median_error == pytest.approx(float(np.median([abs(r.error) for r in residuals])))
+    worse = [p if p in seen else Point(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * 1.5) for p in made]
+    _, held = split(worse)
+    fit, _ = fit_points("gemm", worse)
+    assert len(held) == len(unseen)
+    assert fit.median_error > 2 * again.median_error
+
+
+@given(count=st.integers(3, 50))
+def test_a_third_is_held_out_but_neither_the_smallest_nor_the_largest(count: int) -> None:
+    made = [Point(group="g", kind="gemm", dims=(k, 1, 1), seconds=k + 1.0) for k in range(count)]
+    seen, unseen = split(made)
+    assert abs(len(unseen) - count / 3) <= 1
+    assert made[0] in seen
+    assert made[-1] in seen
+    assert not set(map(str, seen)) & set(map(str, unseen))
+
+
+def test_too_few_points_and_impossible_times_are_refused() -> None:
+    with pytest.raises(InputError, match="2 points of gemm: a fit needs at least 3"):
+        fit_points("gemm", points(GEMM, "gemm", count=2))
+    with pytest.raises(InputError, match=r"gemm: a point of gemm \(1, 2, 3\) took 0 s"):
+        Point(group="gemm", kind="gemm", dims=(1, 2, 3), seconds=0)
+
+
+def fit(kind: str = "elementwise", **prices: float) -> Fit:
+    return Fit(
+        kind=kind,
+        prices=tuple(prices.items()),
+        low=(10, 1),
+        high=(1000, 3),
+        num_points=2,
+        num_held_out=1,
+        median_error=0.0,
+        p90_error=0.0,
+    )
+
+
+@pytest.mark.parametrize(("dims", "times"), [((10, 1), 1), ((1000, 3), 1), ((5, 2), 2), ((4000, 2), 4), ((100, 6), 2)])
+def test_how_far_work_is_outside_the_measured_range(dims: tuple[int, int], times: float) -> None:
+    assert fit().outside(dims) == times
+
+
+def test_a_kind_that_was_not_measured_costs_as_much_as_the_one_it_is_like() -> None:
+    measured = Measured(kernels=(fit(launch=1.0, byte=0.5),), launch_s=0.25)
+    assert measured.seconds(Kernel("dropout", (10, 3)), 4) == 0.25 + 1 + 0.5 * 120
+    with pytest.raises(InputError, match="the profile has no gemm"):
+        measured.seconds(Kernel("gemm", (1, 1, 1)), 4)
+
+
+def test_all_cores_busy_cost_as_much_more_as_measured() -> None:
+    alone, all_busy = (
+        Measured(kernels=(fit(launch=2.0),), busy=(("elementwise", 1.5),), crowd=crowd) for crowd in (0.0, 1.0)
+    )
+    kernel = Kernel("elementwise", (10, 1))
+    assert (alone.seconds(kernel, 4), all_busy.seconds(kernel, 4)) == (2.0, 3.0)
+
+
+def message(kind: str, size: int, seconds: float, **note: float) -> Point:
+    return Point(group=kind, kind=kind, dims=(size,), seconds=seconds, note=dict(note))
+
+
+def test_a_transports_constants_are_those_that_made_the_points() -> None:
+    sizes = [4, 400, 40_000, 400_000, 4_000_000, 8_000_000]
+    made = [
+        *points(GEMM, "gemm", 9),
+        *(message("message", size, 5e-5 + size / 2e9) for size in sizes),
+        *(message("exchange", size, 1e-4 + size / 3e9, core_s=size * 4e-10) for size in sizes),
+        *(message("allreduce", size, 2e-4 + size / 1e9) for size in sizes),
+        *(message("compute_slowdown", 2, ratio) for ratio in (1.1, 1.2, 1.4)),
+        *(message("transfer_slowdown", 2, ratio) for ratio in (0.9, 0.95, 0.98)),
+    ]
+    table, rows = make_profile(MADE, made)
+    found = table.messages
+    assert found is not None
+    assert found.latency_s == pytest.approx(5e-5, rel=1e-3)
+    assert found.stream_bytes_per_s == pytest.approx(2e9, rel=1e-3)
+    assert found.host_bytes_per_s == pytest.approx(3e9, rel=0.1)
+    assert found.core_s_per_byte == pytest.approx(4e-10)
+    assert (found.compute_slowdown, found.transfer_slowdown) == (1.2, 1.0)
+    assert (found.low_bytes, found.high_bytes) == (4, 8_000_000)
+    assert table.allreduce is not None
+    assert {row.what for row in rows} == {"gemm", "message", "allreduce"}
+
+
+def test_what_handlers_cost_comes_from_ops_that_ran() -> None:
+    made = points(GEMM, "gemm", 30)
+    ops = []
+    for k in range(12):
+        dims, times = (10 * (k + 1), 20, 30), 1 + k % 3
+        taken = times * (seconds(GEMM, "gemm", dims) + 3e-6) + 4e-5
+        note = {"what": "forward (sage)", "kernels": [["gemm", list(dims)]] * times}
+        ops.append(Point(group="ops", kind="executed", dims=(times,), seconds=taken, note=note))
+    empty = Point(group="interpreter", kind="op", dims=(1,), seconds=1e-6)
+    table, rows = make_profile(MADE, [*made, *ops, empty])
+    assert table.overhead.op_s == pytest.approx(4.1e-5, rel=0.01)
+    assert table.overhead.launch_s == pytest.approx(3e-6, rel=0.02)
+    assert [(row.what, row.num_points, row.num_held_out) for row in rows[1:]] == [
+        ("executed ops", 8, 4),
+        ("  forward (sage)", 0, 4),
+    ]
+    assert rows[1].median_error < 1e-3
