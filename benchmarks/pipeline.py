@@ -52,7 +52,8 @@ def epoch_seconds(trace: Trace, warmup_epochs: int) -> list[float]:
     return [ends[b] - ends[a] for a, b in pairwise(range(warmup_epochs - 1, trace.num_epochs))]
 
 
-def run_once(workload: Workload, measured: Measured) -> None:
+def run_once(workload: Workload, measured: Measured) -> Trace:
+    """Run a workload on emulated hosts and add what it took to what was measured."""
     assert workload.graph is not None
     assert workload.assignment is not None
     with rank_hosts(scenario_cluster(workload.scenario)) as hosts:
@@ -63,6 +64,7 @@ def run_once(workload: Workload, measured: Measured) -> None:
     metrics = measure(trace, workload.schedule, warmup)
     for part in PARTS:
         measured.parts_s[part].append(metrics.mean(part))
+    return trace
 
 
 def compare(num_epochs: int, repeat: int) -> dict[str, Measured]:
