@@ -27,6 +27,7 @@ from halocast.schedule.trace import LinkUse
 from halocast.sim.cluster import AllReduce, Cluster
 from halocast.sim.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.flows import Done, Flows
+from halocast.sim.moving import Moving
 from halocast.sim.sockets import Sockets
 from halocast.sim.topology import build_topology
 from halocast.sim.transports import MOST_CHUNKS, STAGES, Stages, route_table, settings_of, tree_edges
@@ -45,27 +46,6 @@ def after(env: simpy.Environment, delay_s: float, action: Finish) -> None:
     event = env.timeout(delay_s)
     assert event.callbacks is not None
     event.callbacks.append(lambda _: action())
-
-
-class Moving:
-    """How many transfers of each rank are under way, and whom to tell when there begin or end to be any."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self._num = [0] * num_ranks
-        self._tell: dict[int, Callable[[bool], None]] = {}
-
-    def watch(self, rank: int, tell: Callable[[bool], None]) -> None:
-        self._tell[rank] = tell
-
-    def begin(self, rank: int) -> None:
-        self._num[rank] += 1
-        if self._num[rank] == 1 and rank in self._tell:
-            self._tell[rank](True)
-
-    def end(self, rank: int) -> None:
-        self._num[rank] -= 1
-        if self._num[rank] == 0 and rank in self._tell:
-            self._tell[rank](False)
 
 
 class Network(Protocol):
