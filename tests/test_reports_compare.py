@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparisons import comparison, result
+from comparisons import comparison, many_spans, result
 
 from halocast.base.errors import InputError
 from halocast.cli import run
@@ -23,8 +23,6 @@ from halocast.reports.report_data import Failure, ScalePoint
 from halocast.reports.report_md import markdown
 from halocast.reports.report_verdict import verdict
 from halocast.reports.timeline import op_totals, shown, timeline
-from halocast.schedule.ir import Kind, Lane
-from halocast.schedule.trace import Span, Trace
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "run.epochs=3"]
 
@@ -143,24 +141,6 @@ def test_memory_bars_show_what_does_not_fit_beyond_the_capacity() -> None:
     fits, not_fits = memory_bars([result(memory_bytes=150), result(memory_bytes=600, fits=False)])
     assert (fits["used"], fits["capacity"], fits["share"]) == (25, 50, "50%")
     assert (not_fits["used"], not_fits["capacity"], not_fits["fits"]) == (100, 50, False)
-
-
-def many_spans(num_ranks: int, num_epochs: int, per_epoch: int) -> Trace:
-    spans = tuple(
-        Span(
-            rank=rank,
-            lane=Lane.COMPUTE,
-            op=f"forward.{k}",
-            kind=Kind.COMPUTE,
-            epoch=epoch,
-            start_s=epoch + k / per_epoch,
-            end_s=epoch + (k + 1) / per_epoch,
-        )
-        for epoch in range(num_epochs)
-        for rank in range(num_ranks)
-        for k in range(per_epoch)
-    )
-    return Trace(source="simulated", num_ranks=num_ranks, num_epochs=num_epochs, spans=spans)
 
 
 @pytest.mark.parametrize(

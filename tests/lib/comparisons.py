@@ -6,8 +6,8 @@ from schedules import two_rank_exchange
 
 from halocast.reports.report_data import Comparison, Result
 from halocast.reports.summary import summarise
-from halocast.schedule.ir import Schedule
-from halocast.schedule.trace import Trace
+from halocast.schedule.ir import Kind, Lane, Schedule
+from halocast.schedule.trace import Span, Trace
 from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
@@ -33,3 +33,22 @@ def result(schedule: Schedule | None = None, trace: Trace | None = None, num_epo
 
 def comparison(*results: Result, **more: Any) -> Comparison:
     return Comparison(results=results, **({"scenario": "", "command": "halocast compare scenario.toml"} | more))
+
+
+def many_spans(num_ranks: int, num_epochs: int, per_epoch: int) -> Trace:
+    """Lanes full of spans, one second per epoch."""
+    spans = tuple(
+        Span(
+            rank=rank,
+            lane=Lane.COMPUTE,
+            op=f"forward.{k}",
+            kind=Kind.COMPUTE,
+            epoch=epoch,
+            start_s=epoch + k / per_epoch,
+            end_s=epoch + (k + 1) / per_epoch,
+        )
+        for epoch in range(num_epochs)
+        for rank in range(num_ranks)
+        for k in range(per_epoch)
+    )
+    return Trace(source="simulated", num_ranks=num_ranks, num_epochs=num_epochs, spans=spans)
