@@ -17,6 +17,7 @@ from halocast.graph.parts import iter_parts
 from halocast.models.aggregate import kernels
 from halocast.plan.scenario import load_scenario
 from halocast.plan.workload import Workload, prepare
+from halocast.sim.cost import footprint
 from halocast.sim.profile import Made
 
 Say = Callable[[str], None]
@@ -142,6 +143,7 @@ def _op_points(workload: Workload, model: str) -> Iterator[dict[str, Any]]:
             "note": {
                 "what": f"{op.verb} ({model})",
                 "op": op.name,
+                "footprint": footprint(workload.schedule, 0),
                 "kernels": [[kernel.kind, list(kernel.dims)] for kernel in op.work.kernels],
             },
         }

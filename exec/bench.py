@@ -1,7 +1,8 @@
 """What every measurement of `halocast calibrate` is given, and what it gives back."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class Bench:
     control: Any
     limits: Limits
     quick: bool
-    flush: torch.Tensor | None = None  # what is written before every sample, so that caches hold nothing of use
+    flush: torch.Tensor | None = None  # what is touched before a sample, so that caches hold nothing of use
     say: Callable[[str], None] = field(default=lambda text: None)
 
     def rng(self, group: str) -> np.random.Generator:
@@ -36,10 +37,14 @@ class Bench:
     def tensor(self, *shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=self.device.where)
 
-    def time(self, run: Callable[[], object]) -> Timing:
-        """Of a kernel, with cold caches where there is a `flush`: an op finds little of what it works on in them."""
-        before = None if self.flush is None else self.flush.zero_
-        return time_it(run, self.limits, self.device.finish, before)
+    def kernel(self, kind: str, dims: Iterable[int], run: Callable[[], object], **note: Any) -> Iterator[Measured]:
+        """A kernel that finds what it works on in the caches and, where there is a `flush`, one that does not."""
+        wanted = tuple(dims)
+        if self.flush is not None:
+            cold = time_it(run, self.limits, self.device.finish, partial(self.flush.add_, 1.0))
+            yield point("kernels", kind, wanted, cold, **note)
+            note |= {"warm": True}
+        yield point("kernels", kind, wanted, time_it(run, self.limits, self.device.finish), **note)
 
     def meet(self) -> None:
         """Wait for all ranks, without using a core or a device."""

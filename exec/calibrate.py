@@ -33,7 +33,7 @@ from halocast.schedule.ir import Lane
 
 FULL, BRIEF = Limits(most_s=0.3), Limits(most_s=0.1)
 ALONE: dict[str, Callable[[Bench], Iterator[Measured]]] = {"interpreter": interpreter, **KERNELS}
-# More than a core's share of the last cache. A GPU's caches are small, and single samples would time its wake-up.
+# More than a core's share of the last cache. On a GPU kernels are not timed one by one: that would time its wake-up.
 COLD_BYTES = 64 * 2**20
 GROUPS = (*ALONE, *COMMUNICATION)
 ROUNDS = 3  # of what ranks do together: a core that others take for a while spoils all points of one

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from halocast.exec.bench import Bench, Measured, point
 from halocast.exec.state import flatten
+from halocast.exec.stopwatch import time_it
 from halocast.graph.sampling import draw_boundary
 from halocast.models.aggregate import Aggregate, neighbour_sum
 from halocast.models.modules import drop, hits, summed_loss
@@ -27,82 +28,72 @@ QUICK = 8  # a quick calibration has largest sizes that are so much smaller
 def gemm(bench: Bench) -> Iterator[Measured]:
     """Rows through a matrix, its gradient, and the rows' gradient: three shapes of one layer."""
     rng, most = bench.rng("gemm"), MOST_FLOPS / (QUICK if bench.quick else 1)
-    for m in sizes(60, 60_000, 10 if bench.quick else 20):
-        k, n = (int(rng.choice(WIDTHS[1:])) for _ in range(2))
+    for m in sizes(60, 60_000, 10 if bench.quick else 18):
+        k, n = (int(rng.choice(WIDTHS)) for _ in range(2))
         m = min(m, int(most / (2 * k * n)))
         rows, matrix, grad = bench.tensor(m, k), bench.tensor(n, k), bench.tensor(m, n)
         bias = bench.tensor(n)
-        yield point("gemm", "gemm", (m, k, n), bench.time(partial(F.linear, rows, matrix, bias)))
-        yield point("gemm", "gemm", (k, m, n), bench.time(lambda g=grad, r=rows: g.t() @ r))  # type: ignore[misc]
-        yield point("gemm", "gemm", (m, n, k), bench.time(partial(torch.matmul, grad, matrix)))
+        yield from bench.kernel("gemm", (m, k, n), partial(F.linear, rows, matrix, bias))
+        yield from bench.kernel("gemm", (k, m, n), partial(torch.matmul, grad.t(), rows))
+        yield from bench.kernel("gemm", (m, n, k), partial(torch.matmul, grad, matrix))
 
 
 def spmm(bench: Bench) -> Iterator[Measured]:
     """Sums of neighbours and their gradient, over graphs of several sizes, densities and skews."""
-    for graph in _graphs(bench, "spmm", 16 if bench.quick else 36):
-        rows, cols, nnz, width, skew = graph
-        sums = some_graph(bench, rows, cols, nnz, skew)
-        given = bench.tensor(cols, width).requires_grad_()
-        yield point("spmm", "spmm", (rows, cols, nnz, width), bench.time(lambda: sums(given.detach())), skew=skew)  # noqa: B023
-        made, grad = sums(given), bench.tensor(rows, width)
-        back = bench.time(partial(torch.autograd.grad, made, given, grad, retain_graph=True))
-        yield point("spmm", "spmm", (cols, rows, nnz, width), back, skew=skew, back=True)
+    for rows, cols, nnz, width, skew in _graphs(bench, "spmm", 14 if bench.quick else 28):
+        sums, given = some_graph(bench, rows, cols, nnz, skew), bench.tensor(cols, width)
+        yield from bench.kernel("spmm", (rows, cols, nnz, width), partial(sums, given), skew=skew)
+        back = _backward(sums(given.requires_grad_()), [given])
+        yield from bench.kernel("spmm", (cols, rows, nnz, width), back, skew=skew, back=True)
 
 
-def sddmm(bench: Bench) -> Iterator[Measured]:
-    """A number per edge from its two ends: the gradient of attention's weights."""
-    for rows, cols, nnz, width, skew in _graphs(bench, "sddmm", 7 if bench.quick else 14):
+def attention(bench: Bench) -> Iterator[Measured]:
+    """Neighbours weighted edge by edge, the gradients of rows and weights; the softmax of the edges that enter a row:
+    nine passes forth and four back, as the arithmetic counts them."""
+    for rows, cols, nnz, width, skew in _graphs(bench, "attention", 6 if bench.quick else 12):
         edges = some_graph(bench, rows, cols, nnz, skew).edges
-        values, weights = bench.tensor(cols, 1, width), bench.tensor(nnz, 1).requires_grad_()
-        made, grad = edges.weighted_sum(values, weights), bench.tensor(rows, 1, width)
-        back = bench.time(partial(torch.autograd.grad, made, weights, grad, retain_graph=True))
-        yield point("sddmm", "sddmm", (rows, cols, nnz, width), back, skew=skew)
-
-
-def softmax(bench: Bench) -> Iterator[Measured]:
-    """Of the edges that enter a row; nine passes forth, four back, as the arithmetic counts them."""
-    for rows, cols, nnz, _, skew in _graphs(bench, "softmax", 6 if bench.quick else 10):
-        edges, scores = some_graph(bench, rows, cols, nnz, skew).edges, bench.tensor(nnz, 1).requires_grad_()
-        yield point("softmax", "softmax", (nnz, 9), bench.time(partial(edges.softmax, scores.detach())))
-        made, grad = edges.softmax(scores), bench.tensor(nnz, 1)
-        back = bench.time(partial(torch.autograd.grad, made, scores, grad, retain_graph=True))
-        yield point("softmax", "softmax", (nnz, 4), back, back=True)
+        values, weights = bench.tensor(cols, 1, width), bench.tensor(nnz, 1)
+        run = partial(edges.weighted_sum, values, weights)
+        yield from bench.kernel("spmm_weighted", (rows, cols, nnz, width), run, skew=skew)
+        back = _backward(edges.weighted_sum(values, weights.requires_grad_()), [weights])
+        yield from bench.kernel("sddmm", (rows, cols, nnz, width), back, skew=skew)
+        scores = bench.tensor(nnz, 1)
+        yield from bench.kernel("softmax", (nnz, 9), partial(edges.softmax, scores))
+        yield from bench.kernel("softmax", (nnz, 4), _backward(edges.softmax(scores.requires_grad_()), [scores]))
 
 
 def elementwise(bench: Bench) -> Iterator[Measured]:
-    """One, two and three passes: a column sum, a row scaled, two tensors added."""
-    for rows, width in _shapes(bench, "elementwise", 8):
+    """One, two and three passes: column sums, rows scaled or cut off at zero, two tensors added."""
+    for k, (rows, width) in enumerate(_shapes(bench, "elementwise", 8)):
         a, b, column = bench.tensor(rows, width), bench.tensor(rows, width), bench.tensor(rows, 1)
-        runs: Sequence[Run] = (partial(torch.sum, a, 0), partial(torch.div, a, column), partial(torch.add, a, b))
-        for passes, run in enumerate(runs, 1):
-            yield point("elementwise", "elementwise", (rows * width, passes), bench.time(run))
+        yield from bench.kernel("sum_rows", (rows, width), partial(torch.sum, a, 0))
+        twice = partial(torch.div, a, column) if k % 2 else partial(F.relu, a)
+        yield from bench.kernel("elementwise", (rows * width, 2), twice)
+        yield from bench.kernel("elementwise", (rows * width, 3), partial(torch.add, a, b))
 
 
 def dropout(bench: Bench) -> Iterator[Measured]:
-    for rows, width in _shapes(bench, "dropout", 8):
+    for rows, width in _shapes(bench, "dropout", 7):
         given = bench.tensor(rows, width).requires_grad_()
-        yield point("dropout", "dropout", (rows * width, 3), bench.time(partial(drop, given, 0.5)))
+        yield from bench.kernel("dropout", (rows * width, 3), partial(drop, given, 0.5))
 
 
 def norm(bench: Bench) -> Iterator[Measured]:
     for rows, width in _shapes(bench, "norm", 8):
-        layer = nn.LayerNorm(width).to(bench.device.where)
-        given, grad = bench.tensor(rows, width).requires_grad_(), bench.tensor(rows, width)
-        made = layer(given)
-        needs = (given, *layer.parameters())
-        yield point("norm", "norm", (rows * width, 3), bench.time(partial(layer, given)))
-        back = bench.time(partial(torch.autograd.grad, made, needs, grad, retain_graph=True))
-        yield point("norm", "norm_back", (rows * width, 4), back)
+        layer, given = nn.LayerNorm(width).to(bench.device.where), bench.tensor(rows, width).requires_grad_()
+        yield from bench.kernel("norm", (rows, width), partial(layer, given))
+        back = _backward(layer(given), [given, *layer.parameters()])
+        yield from bench.kernel("norm_back", (rows, width), back)
 
 
 def loss(bench: Bench) -> Iterator[Measured]:
-    """Of the train rows, its gradient, and the scores of all rows, as the handler does."""
+    """Of the train rows, its gradient, and the scores of all rows, as the handler does; 60 % are train rows."""
     for rows, classes in [(m, c) for m in sizes(100, 100_000, 5 if bench.quick else 8) for c in (7, 41)]:
         logits = bench.tensor(rows, classes).requires_grad_()
         labels = torch.randint(classes, (rows,), device=bench.device.where)
-        masks = [torch.arange(first, rows, 3, device=bench.device.where) for first in range(3)]  # train, val, test
-        timing = bench.time(partial(_loss, logits, labels, masks))
-        yield point("loss", "loss", (rows, classes), timing)
+        places = torch.arange(rows, device=bench.device.where) % 5
+        masks = [torch.nonzero(mask).flatten() for mask in (places < 3, places == 3, places == 4)]
+        yield from bench.kernel("loss", (rows, classes), partial(_loss, logits, labels, masks))
 
 
 def _loss(logits: Tensor, labels: Tensor, masks: Sequence[Tensor]) -> None:
@@ -118,7 +109,7 @@ def update(bench: Bench) -> Iterator[Measured]:
     for numel in sizes(500, 3_000_000 // (QUICK if bench.quick else 1), 7 if bench.quick else 12):
         weights, grads = flatten(nn.Linear(numel, 1, bias=False).to(bench.device.where))
         optimizer = torch.optim.Adam([weights], lr=0.01)
-        yield point("update", "update", (numel, 8), bench.time(partial(_update, optimizer, grads)))
+        yield from bench.kernel("update", (numel, 8), partial(_update, optimizer, grads))
 
 
 def _update(optimizer: torch.optim.Optimizer, grads: Tensor) -> None:
@@ -130,8 +121,7 @@ def draw(bench: Bench) -> Iterator[Measured]:
     """Boundary rows drawn by their owner: on the CPU, wherever rows lie."""
     for count in sizes(100, 1_000_000 // (QUICK if bench.quick else 1), 6 if bench.quick else 10):
         offsets = np.array([0, count // 2, count])
-        run = partial(draw_boundary, offsets, 0.3, seed=0, rank=0, epoch=1)
-        yield point("draw", "draw", (count, 4), bench.time(run))
+        yield from bench.kernel("draw", (count, 4), partial(draw_boundary, offsets, 0.3, seed=0, rank=0, epoch=1))
 
 
 def gather(bench: Bench) -> Iterator[Measured]:
@@ -140,9 +130,8 @@ def gather(bench: Bench) -> Iterator[Measured]:
         table, buffer = bench.tensor(3 * rows, width), bench.tensor(rows, width)
         places = torch.from_numpy(np.sort(bench.rng("rows").choice(3 * rows, rows, replace=False)))
         picked = places.to(bench.device.where)
-        timing = bench.time(partial(torch.index_select, table, 0, picked, out=buffer))
-        yield point("gather", "gather", (rows, width), timing)
-        yield point("gather", "scatter", (rows, width), bench.time(partial(table.index_add_, 0, picked, buffer)))
+        yield from bench.kernel("gather", (rows, width), partial(torch.index_select, table, 0, picked, out=buffer))
+        yield from bench.kernel("scatter", (rows, width), partial(table.index_add_, 0, picked, buffer))
 
 
 def copies(bench: Bench) -> Iterator[Measured]:
@@ -153,7 +142,13 @@ def copies(bench: Bench) -> Iterator[Measured]:
         rows = bench.tensor(numel)
         host = bench.device.host_like(rows)
         for kind, ends in (("copy_down", (rows, host)), ("copy_up", (host, rows))):
-            yield point("copies", kind, (numel * rows.element_size(),), bench.time(partial(bench.device.copy, *ends)))
+            timing = time_it(partial(bench.device.copy, *ends), bench.limits, bench.device.finish)
+            yield point("copies", kind, (numel * rows.element_size(),), timing)
+
+
+def _backward(made: Tensor, leaves: Sequence[Tensor]) -> Run:
+    """The gradients of what was made, as often as wanted."""
+    return partial(torch.autograd.grad, made, leaves, torch.ones_like(made), retain_graph=True)
 
 
 def sizes(low: float, high: float, count: int) -> list[int]:
@@ -202,8 +197,7 @@ KERNELS: MappingProxyType[str, Callable[[Bench], Iterator[Measured]]] = MappingP
         "loss": loss,
         "update": update,
         "draw": draw,
-        "sddmm": sddmm,
-        "softmax": softmax,
+        "attention": attention,
         "copies": copies,
     }
 )

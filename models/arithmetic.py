@@ -5,7 +5,6 @@ counts the tensors read and written, gather (rows, width). Kernel lists follow w
 """
 
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from halocast.models.deep import add_input, mix_first, mix_first_back
 from halocast.models.spec import ModelKind, ModelSpec, Norm
@@ -103,7 +102,7 @@ def _multiply(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
 def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
     """The gradients of the matrices and biases and, unless of layer 0, of what they multiplied."""
     wide, out = spec.widths[layer], spec.widths[layer + 1]
-    grads: list[tuple[str, Dims]] = [("elementwise", (n * out, 1)), ("gemm", (wide, n, out))] * _num_gemms(spec, layer)
+    grads: list[tuple[str, Dims]] = [("sum_rows", (n, out)), ("gemm", (wide, n, out))] * _num_gemms(spec, layer)
     return grads + ([("gemm", (n, out, wide))] * _num_gemms(spec, layer) if layer > 0 else [])
 
 
@@ -140,7 +139,7 @@ def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims
         ("softmax", (scores, 2)),  # exp
         ("softmax", (scores, 1)),  # a row's sum
         ("softmax", (scores, 3)),  # divided by it, and read by the product
-        ("spmm", (n, joined, edges, made)),
+        ("spmm_weighted", (n, joined, edges, made)),
         *_merge_heads(spec, layer, n),
         ("elementwise", (n * spec.widths[layer + 1], 2)),  # bias
     ]
@@ -153,9 +152,9 @@ def _attend_back(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str,
     wide, made, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
     rows = [("gemm", (joined, made, wide))] if layer > 0 else []
     return [
-        ("elementwise", (n * spec.widths[layer + 1], 1)),  # bias
+        ("sum_rows", (n, spec.widths[layer + 1])),  # bias
         *_merge_heads(spec, layer, n),
-        ("spmm", (joined, n, edges, made)),  # gradients of the values
+        ("spmm_weighted", (joined, n, edges, made)),  # gradients of the values
         ("sddmm", (n, joined, edges, made)),  # gradients of the weights
         ("elementwise", (scores, 5)),  # both read or write a number per edge; times the weights
         ("softmax", (scores, 1)),  # a row's sum
@@ -180,16 +179,14 @@ def _merge_heads(spec: ModelSpec, layer: int, rows: int) -> list[tuple[str, Dims
 def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:
     if layer == spec.layers - 1:
         return []
-    forth, back = _NORM_PASSES[spec.norm]
-    norm = back if backward else forth
     relu: tuple[str, Dims] = ("elementwise", (rows * width, 3 if backward else 2))
-    kind = "norm_back" if backward else "norm"
-    return [(kind, (rows * width, norm)), relu] if norm else [relu]
+    return [*_norm(spec, rows, width, backward), relu]
 
 
-_NORM_PASSES: MappingProxyType[Norm, tuple[int, int]] = MappingProxyType(
-    {Norm.LAYER: (3, 4), Norm.L2: (3, 9), Norm.NONE: (0, 0)}
-)
+def _norm(spec: ModelSpec, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:
+    if spec.norm is Norm.LAYER:
+        return [("norm_back" if backward else "norm", (rows, width))]
+    return [("elementwise", (rows * width, 9 if backward else 3))] if spec.norm is Norm.L2 else []
 
 
 def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:

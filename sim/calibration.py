@@ -5,7 +5,8 @@ kernels are among them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 from scipy.optimize import nnls
@@ -16,6 +17,8 @@ from halocast.sim.measured import Fit, Measured
 from halocast.sim.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
 
 BYTES = ("bytes",)
+CACHES = (0.0, *(2.0**k * 2**20 for k in range(-2, 9)))  # bytes that caches may keep, as tried
+MOST_ERROR = 0.5  # of an op; a worse one counts no more
 LARGE = 0.5  # of exchanges, those from half of the largest time on carry at full rate
 
 
@@ -32,13 +35,15 @@ class Row:
 
 
 def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, list[Row]]:
-    kinds = [kind for kind in KERNEL_DIMS if any(point.kind == kind for point in points)]
-    fits = {kind: fit_points(kind, points) for kind in kinds}
-    overhead, op_rows = _overhead([fit for fit, _ in fits.values()], points)
+    fits, warm = (_kernel_fits([p for p in points if bool(p.note.get("warm")) is hot]) for hot in (False, True))
+    alone = Measured(kernels=tuple(fit for fit, _ in fits.values()), warm=tuple(fit for fit, _ in warm.values()))
+    overhead, cache_bytes, op_rows = fit_ops(alone, points)
     messages, others = _messages(points)
     table = ProfileTable(
         made=made,
         kernels={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in fits.items()},
+        warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
+        cache_bytes=cache_bytes,
         busy={p.kind.removeprefix("busy_"): max(1.0, p.seconds) for p in points if p.group == "busy"},
         overhead=overhead,
         messages=messages,
@@ -49,7 +54,13 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
             if name.startswith("copy_")
         },
     )
-    return table, [*(_row(kind, *fit) for kind, fit in (fits | others).items()), *op_rows]
+    named = fits | {f"{kind}, warm": fit for kind, fit in warm.items()} | others
+    return table, [*(_row(kind, *fit) for kind, fit in named.items()), *op_rows]
+
+
+def _kernel_fits(points: Sequence[Point]) -> dict[str, tuple[Fit, list[Residual]]]:
+    kinds = [kind for kind in KERNEL_DIMS if any(point.kind == kind for point in points)]
+    return {kind: fit_points(kind, points) for kind in kinds}
 
 
 def _table(fits: dict[str, tuple[Fit, list[Residual]]], kind: str) -> FitTable | None:
@@ -92,28 +103,37 @@ def _slowdown(points: Sequence[Point], kind: str) -> float:
     return max(1.0, float(np.median(found))) if found else 1.0
 
 
-def _overhead(fits: list[Fit], points: Sequence[Point]) -> tuple[Overhead, list[Row]]:
-    """What handlers cost beyond their kernels, from two thirds of the ops that ran; the others show how true it is."""
+def fit_ops(alone: Measured, points: Sequence[Point]) -> tuple[Overhead, float, list[Row]]:
+    """What handlers cost beyond their kernels, and how many bytes the caches keep, from two thirds of the ops that ran;
+    the others show how true the sum is."""
     bare = {p.kind: p.seconds for p in points if p.group == "interpreter"}
     op_s, communication_s = bare.get("op", 0.0), bare.get("communication_op", 0.0)
     seen, unseen = split([point for point in points if point.kind == "executed"])
     if len(seen) < FEWEST:
-        return Overhead(op_s=op_s, communication_op_s=communication_s), []
-    alone = Measured(kernels=tuple(fits))
-    seconds = np.array([point.seconds for point in seen])
-    left = seconds - np.array([_kernels_s(alone, point) for point in seen])
-    terms = np.array([[1.0, len(point.note["kernels"])] for point in seen])
+        return Overhead(op_s=op_s, communication_op_s=communication_s), 0.0, []
+    caches = CACHES if alone.warm else (0.0,)
+    tried = [(*_handlers(replace(alone, cache_bytes=size), seen), size) for size in caches]
+    _, handler_s, launch_s, cache_bytes = min(tried)
+    overhead = Overhead(op_s=op_s + handler_s, communication_op_s=communication_s + handler_s, launch_s=launch_s)
+    known = replace(alone, launch_s=launch_s, cache_bytes=cache_bytes)
+    residuals = [Residual(point, handler_s + _kernels_s(known, point)) for point in unseen]
+    return overhead, cache_bytes, _op_rows(residuals, len(seen))
+
+
+def _handlers(measured: Measured, points: Sequence[Point]) -> tuple[float, float, float]:
+    """(mean error, seconds of a handler, of a kernel in it) that explain ops best with such caches."""
+    seconds = np.array([point.seconds for point in points])
+    left = seconds - np.array([_kernels_s(measured, point) for point in points])
+    terms = np.array([[1.0, len(point.note["kernels"])] for point in points])
     (handler_s, launch_s), _ = nnls(terms / seconds[:, None], left / seconds)
-    overhead = Overhead(
-        op_s=op_s + float(handler_s), communication_op_s=communication_s + float(handler_s), launch_s=float(launch_s)
-    )
-    known = Measured(kernels=tuple(fits), launch_s=overhead.launch_s)
-    return overhead, _op_rows([Residual(p, float(handler_s) + _kernels_s(known, p)) for p in unseen], len(seen))
+    errors = np.abs(terms @ [handler_s, launch_s] - left) / seconds
+    return float(np.minimum(errors, MOST_ERROR).mean()), float(handler_s), float(launch_s)
 
 
 def _kernels_s(measured: Measured, point: Point) -> float:
     kernels = [Kernel(kind, tuple(dims)) for kind, dims in point.note["kernels"]]
-    return sum(measured.seconds(kernel, point.itemsize) for kernel in kernels if all(kernel.dims))
+    here = measured.touching(point.note.get("footprint", inf))
+    return sum(here.seconds(kernel, point.itemsize) for kernel in kernels if all(kernel.dims))
 
 
 def _op_rows(residuals: list[Residual], num_seen: int) -> list[Row]:

@@ -8,14 +8,30 @@ A device that was measured (`measured`) has prices for its kinds of kernels inst
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
 from halocast.models.arithmetic import bytes_moved, flops
-from halocast.schedule.ir import Kernel, Op
+from halocast.models.work import PASSES
+from halocast.schedule.ir import Kernel, Op, Schedule
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.sim.cluster import Device
+from halocast.sim.cluster import Cluster, Device
+
+
+def op_times(schedule: Schedule, cluster: Cluster) -> dict[tuple[int, str], float]:
+    """Seconds of every op by rank and name; of a measured device, what of them the caches of a rank save."""
+    devices = {rank: _touching(cluster.device(rank), footprint(schedule, rank)) for rank in range(schedule.num_ranks)}
+    return {(op.rank, op.name): op_seconds(op, devices[op.rank], schedule.itemsize) for op in schedule.ops}
+
+
+def footprint(schedule: Schedule, rank: int) -> int:
+    """Bytes that an epoch of a rank touches: all it holds."""
+    return sum(buffer.num_bytes for buffer in schedule.buffers if buffer.rank == rank)
+
+
+def _touching(device: Device, num_bytes: int) -> Device:
+    return device if device.measured is None else replace(device, measured=device.measured.touching(num_bytes))
 
 
 def op_seconds(op: Op, device: Device, itemsize: int) -> float:
@@ -103,7 +119,7 @@ _KNOWN: Mapping[str, Roof] = MappingProxyType(
         "spmm": _roof("spmm", _flops, _spmm_s, "rows", "nnz", "width"),
         "elementwise": _roof("elementwise", _flops, _stream_s, "numel"),
         "gather": _roof("gather", _flops, _gather_s, "rows", "width"),
-        "loss": _roof("loss", _flops, _stream_s, "rows", "width"),
+        **{kind: _roof(kind, _flops, _stream_s, "rows", "width") for kind in PASSES},
     }
 )
 ROOFS: Mapping[str, Roof] = MappingProxyType({kind: _KNOWN[KERNEL_LIKE.get(kind, kind)] for kind in KERNEL_DIMS})

@@ -17,7 +17,7 @@ from halocast.schedule.ir import Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import AllToAll, Cluster
 from halocast.sim.core import Core, Cores, Steps
-from halocast.sim.cost import op_seconds
+from halocast.sim.cost import op_times
 from halocast.sim.fairshare import Floats, Ints
 from halocast.sim.links import Network
 from halocast.sim.meeting import Meeting, Messages, succeed
@@ -94,9 +94,8 @@ class _Engine:
         self.world = world
         self.spans: list[Span] = []
         self.seconds = {
-            (op.rank, op.name): op_seconds(op, cluster.device(op.rank), schedule.itemsize)
-            / world.speed.get(op.rank, 1.0)
-            for op in schedule.ops
+            (rank, name): seconds / world.speed.get(rank, 1.0)
+            for (rank, name), seconds in op_times(schedule, cluster).items()
         }
         transport, machine = settings_of(cluster), _cores(env, cluster)
         self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS

@@ -18,6 +18,7 @@ from halocast.sim.measured import Dims, Fit, terms_of
 
 Floats = NDArray[np.float64]
 FAR = 0.1  # relative error from which a point counts less
+TOLERATED_S = 1e-5  # added to a point's seconds where errors are compared: microseconds of a tiny kernel do not matter
 ROUNDS = 25
 HELD_OUT = 3  # one point in so many
 FEWEST = 3
@@ -98,17 +99,18 @@ def _prices(kind: str, points: Sequence[Point]) -> tuple[tuple[str, float], ...]
     rows = [terms_of(kind)(point.dims, point.itemsize) for point in points]
     names = list(rows[0])
     seconds: Floats = np.array([point.seconds for point in points])
-    relative: Floats = np.array([[row[name] for name in names] for row in rows]) / seconds[:, None]
-    solved = _robust(relative)
+    scale = seconds + TOLERATED_S
+    relative: Floats = np.array([[row[name] for name in names] for row in rows]) / scale[:, None]
+    solved = _robust(relative, seconds / scale)
     return tuple((name, float(price)) for name, price in zip(names, solved, strict=True) if price > 0)
 
 
-def _robust(relative: Floats) -> Floats:
-    """Non-negative prices with relative @ prices near 1; the weight of a point falls with its distance."""
+def _robust(relative: Floats, wanted: Floats) -> Floats:
+    """Non-negative prices with relative @ prices near what is wanted; the weight of a point falls with its distance."""
     scale: Floats = np.maximum(relative.max(axis=0), 1e-300)  # terms differ by ten orders of magnitude
     weights = np.ones(len(relative))
     for _ in range(ROUNDS):
-        found, _ = nnls((relative / scale) * weights[:, None], weights, maxiter=1000)
-        errors = np.abs((relative / scale) @ found - 1)
+        found, _ = nnls((relative / scale) * weights[:, None], wanted * weights, maxiter=1000)
+        errors = np.abs((relative / scale) @ found - wanted)
         weights = np.minimum(1.0, FAR / np.maximum(errors, 1e-12))
     return np.asarray(found / scale)

@@ -5,12 +5,13 @@ beyond a size cost more than those before, and of the rows a sparse product read
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from types import MappingProxyType
 
 from halocast.base.records import require
+from halocast.models.work import PASSES
 from halocast.schedule.ir import Kernel, Kind, Op
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
 
@@ -25,6 +26,10 @@ LANE_WIDTH = 16  # columns a vector unit computes at once
 def beyond(num_bytes: float) -> Terms:
     """The bytes after each size: seconds are then a convex line with a bend at every one."""
     return {f"byte_beyond_{size // 1024}k": max(0.0, num_bytes - size) for size in BEYOND}
+
+
+def _far(num_bytes: float) -> Terms:
+    return {name: beyond(num_bytes)[name] for name in ("byte_beyond_1024k", "byte_beyond_16384k")}
 
 
 def _streamed(dims: Dims, itemsize: int) -> Terms:
@@ -51,7 +56,7 @@ def _product(dims: Dims, itemsize: int) -> Terms:
         "byte_left": m * k * itemsize,
         "byte_right": k * n * itemsize,
         "byte_out": m * n * itemsize,
-        "byte_out_beyond_1024k": max(0, m * n * itemsize - MIB),
+        **_far((m * k + k * n + m * n) * itemsize),
     }
 
 
@@ -70,7 +75,7 @@ def _sparse(dims: Dims, itemsize: int) -> Terms:
 
 
 _TERMS: Mapping[str, Callable[[Dims, int], Terms]] = MappingProxyType(
-    {"gemm": _product, "spmm": _sparse, "elementwise": _streamed, "gather": _indexed, "loss": _indexed}
+    {"gemm": _product, "spmm": _sparse, "elementwise": _streamed, "gather": _indexed, **dict.fromkeys(PASSES, _indexed)}
 )
 
 
@@ -116,9 +121,16 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Kernels and ops of a device as they were measured on it."""
+    """Kernels and ops of a device as they were measured on it.
 
-    kernels: tuple[Fit, ...]
+    Kernels find what they work on in the caches (warm) or not (cold). Of an epoch that touches more than the caches
+    keep, the share beyond is cold.
+    """
+
+    kernels: tuple[Fit, ...]  # cold, where both were measured
+    warm: tuple[Fit, ...] = ()
+    cache_bytes: float = 0.0  # of an epoch's bytes, those that caches keep for the next kernel
+    cold: float = 1.0  # how far kernels are cold
     op_s: float = 0.0  # of an op, beside its kernels: finding values, keeping the span, telling who waits
     communication_op_s: float = 0.0  # the same of one on another lane: its thread has to wake up
     launch_s: float = 0.0  # of a kernel in an op, beside what it takes alone: autograd, modules
@@ -129,14 +141,21 @@ class Measured:
     source: str = ""  # the profile: its file, date and host
 
     def fit(self, kind: str) -> Fit | None:
-        found = {fit.kind: fit for fit in self.kernels}
-        return found.get(kind) or found.get(KERNEL_LIKE.get(kind, kind))
+        return _find(self.kernels, kind)
+
+    def touching(self, num_bytes: float) -> "Measured":
+        """The same where an epoch touches so many bytes."""
+        cold = max(0.0, 1 - self.cache_bytes / max(num_bytes, 1)) if self.warm else 1.0
+        return replace(self, cold=cold)
 
     def seconds(self, kernel: Kernel, itemsize: int) -> float:
-        fit = self.fit(kernel.kind)
-        require(fit is not None, f"the profile has no {kernel.kind}: measure again (halocast calibrate --fresh)")
-        assert fit is not None
-        return self.launch_s + fit.seconds(kernel.dims, itemsize) * self._slower(kernel.kind) / self.speed
+        cold, warm = self.fit(kernel.kind), _find(self.warm, kernel.kind)
+        require(cold is not None, f"the profile has no {kernel.kind}: measure again (halocast calibrate --fresh)")
+        assert cold is not None
+        seconds = cold.seconds(kernel.dims, itemsize)
+        if warm is not None and self.cold < 1:
+            seconds = self.cold * seconds + (1 - self.cold) * min(seconds, warm.seconds(kernel.dims, itemsize))
+        return self.launch_s + seconds * self._slower(kernel.kind) / self.speed
 
     def _slower(self, kind: str) -> float:
         factors = dict(self.busy)
@@ -144,3 +163,9 @@ class Measured:
 
     def op_overhead_s(self, op: Op) -> float:
         return self.op_s if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
+
+
+def _find(fits: tuple[Fit, ...], kind: str) -> Fit | None:
+    """The fit of a kind, or of the one it is like."""
+    found = {fit.kind: fit for fit in fits}
+    return found.get(kind) or found.get(KERNEL_LIKE.get(kind, kind))

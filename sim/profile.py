@@ -82,7 +82,9 @@ class Overhead:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileTable:
     made: Made
-    kernels: dict[str, FitTable]
+    kernels: dict[str, FitTable]  # cold, where both were measured
+    warm: dict[str, FitTable] = field(default_factory=dict)
+    cache_bytes: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
     overhead: Overhead = field(default_factory=Overhead)
     messages: Messages | None = None
@@ -95,6 +97,7 @@ class Profile:
     path: str
     table: ProfileTable
     kernels: tuple[Fit, ...]
+    warm: tuple[Fit, ...]
 
     @property
     def device(self) -> str:
@@ -108,15 +111,17 @@ class Profile:
 
 def load_profile(path: str | Path) -> Profile:
     table = record(ProfileTable, read_toml(Path(path)), str(path))
-    for kind in table.kernels:
+    for kind in (*table.kernels, *table.warm):
         require(kind in KERNEL_DIMS, f"{path}: kernels.{kind}: known are {', '.join(KERNEL_DIMS)}")
     for kind in KERNEL_DIMS:
         known = kind in table.kernels or KERNEL_LIKE.get(kind) in table.kernels
         require(known, f"{path}: kernels.{kind} is missing; measure again (halocast calibrate)")
-    kernels = tuple(
-        _fit(kind, one, KERNEL_DIMS[kind], f"{path}: kernels.{kind}") for kind, one in table.kernels.items()
-    )
-    return Profile(path=str(path), table=table, kernels=kernels)
+    kernels, warm = _fits(table.kernels, f"{path}: kernels"), _fits(table.warm, f"{path}: warm")
+    return Profile(path=str(path), table=table, kernels=kernels, warm=warm)
+
+
+def _fits(tables: Mapping[str, FitTable], where: str) -> tuple[Fit, ...]:
+    return tuple(_fit(kind, one, KERNEL_DIMS[kind], f"{where}.{kind}") for kind, one in tables.items())
 
 
 def _fit(kind: str, table: FitTable, dims: tuple[str, ...], where: str) -> Fit:
@@ -170,6 +175,8 @@ def _measured(profile: Profile, cluster: Cluster) -> Measured:
     table, messages = profile.table, profile.table.messages
     return Measured(
         kernels=profile.kernels,
+        warm=profile.warm,
+        cache_bytes=table.cache_bytes,
         op_s=table.overhead.op_s,
         communication_op_s=table.overhead.communication_op_s,
         launch_s=table.overhead.launch_s,
@@ -252,9 +259,9 @@ def write_profile(path: Path, table: ProfileTable) -> None:
 
 def format_profile(table: ProfileTable) -> str:
     lines = ["# Measured by `halocast calibrate`; seconds per unit of each term. The points are beside this file."]
-    for name, value in asdict(table).items():
+    for name, value in sorted(asdict(table).items(), key=lambda item: isinstance(item[1], dict)):  # plain keys first
         if value is not None and value != {}:
-            lines += _section(name, value)
+            lines += _section(name, value) if isinstance(value, dict) else [f"{name} = {_toml(value)}"]
     return "\n".join(lines) + "\n"
 
 

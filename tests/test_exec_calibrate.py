@@ -52,7 +52,7 @@ def test_of_several_rounds_the_least_disturbed_time_counts_and_of_ratios_the_mid
 
 def test_every_kind_of_kernel_is_measured_or_like_one_that_is() -> None:
     assert set(GROUPS) == set(ALONE) | set(COMMUNICATION)
-    kinds = {"norm_back", "scatter"} | set(ALONE)  # measured in a group with another name
+    kinds = {"norm_back", "scatter", "sum_rows", "sddmm", "softmax"} | set(ALONE)  # in groups with other names
     assert {kind for kind in KERNEL_DIMS if kind not in kinds and KERNEL_LIKE.get(kind) not in kinds} == set()
 
 

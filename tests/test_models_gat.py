@@ -185,14 +185,14 @@ def test_the_arithmetic_of_the_last_layer_by_hand() -> None:
         ("gather", (60, 2)),
         ("elementwise", (120, 2)),
         *(("softmax", (120, passes)) for passes in (1, 2, 2, 1, 3)),
-        ("spmm", (10, 15, 60, 4)),
+        ("spmm_weighted", (10, 15, 60, 4)),
         ("elementwise", (10 * (4 + 2), 1)),  # mean of the heads
         ("elementwise", (10 * 2, 2)),  # bias
     )
     flops = 120 + 2 * 15 * 8 * 4 + 2 * 15 * 4 * 4 + 6 * 120 + 2 * 60 * 4 + 60 + 20
     assert sum(arithmetic.flops(*kernel) for kernel in forward) == flops
     backward = arithmetic.backward(gat_spec(), 1, SIZE)
-    assert [dims for kind, dims in backward if kind == "spmm"] == [(15, 10, 60, 4)]
+    assert [dims for kind, dims in backward if kind == "spmm_weighted"] == [(15, 10, 60, 4)]
     assert [dims for kind, dims in backward if kind == "sddmm"] == [(10, 15, 60, 4)]
     assert [dims for kind, dims in backward if kind == "gemm"] == [(15, 4, 4), (4, 15, 4), (8, 15, 4), (15, 4, 8)]
 
@@ -203,6 +203,6 @@ def test_a_precomputed_layer_0_attends_as_ever_but_joins_nothing() -> None:
     backward = [arithmetic.backward(gat_spec(precompute=precompute), 0, SIZE) for precompute in (False, True)]
     assert backward[0] == backward[1]
     kinds = [kind for kind, _ in backward[0]]
-    assert (kinds.count("spmm"), kinds.count("sddmm")) == (1, 1)  # the weights of the attention need them
+    assert (kinds.count("spmm_weighted"), kinds.count("sddmm")) == (1, 1)  # the weights of the attention need them
     assert arithmetic.num_precomputed(gat_spec(precompute=True), SIZE) == 15
     assert arithmetic.num_precomputed(replace(gat_spec(precompute=True), kind=ModelKind.SAGE, heads=1), SIZE) == 10
