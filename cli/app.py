@@ -12,6 +12,7 @@ from halocast.base.records import require
 from halocast.cli.calibrate import calibrate
 from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.compare import CompareOptions, compare_methods, method_names, show_comparison
+from halocast.cli.doctor import doctor
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
@@ -33,6 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(calibrate)
+app.command()(doctor)
 
 
 @app.callback(invoke_without_command=True)

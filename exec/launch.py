@@ -113,6 +113,7 @@ def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) ->
     for rank in range(num_ranks):
         environment = {
             "HALOCAST_LAUNCHED": "1",
+            "TORCHELASTIC_USE_AGENT_STORE": "False",  # torchrun, if it started us, serves its own ranks only
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(num_ranks),

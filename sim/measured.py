@@ -20,6 +20,7 @@ Terms = dict[str, float]
 MIB = 2**20
 BEYOND = (MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)  # where the price of a byte may change: caches are of such sizes
 FLOAT_BYTES = 4
+RATES = ("passes",)  # dims that are no sizes
 LANE_WIDTH = 16  # columns a vector unit computes at once
 
 
@@ -115,8 +116,10 @@ class Fit:
 
     def outside(self, dims: Dims) -> float:
         """How many times beyond the measured range the work is, in its worst dim; 1 within."""
-        pairs = zip(dims, self.low, self.high, strict=True)
-        return max(max(low / max(dim, 1), dim / max(high, 1), 1.0) for dim, low, high in pairs)
+        names = KERNEL_DIMS.get(self.kind, ("bytes",))
+        ends = zip(names, dims, self.low, self.high, strict=True)
+        known = [(dim, low, high) for name, dim, low, high in ends if name not in RATES]
+        return max(max(low / max(dim, 1), dim / max(high, 1), 1.0) for dim, low, high in known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
