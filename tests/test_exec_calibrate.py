@@ -1,6 +1,9 @@
 """Measuring: samples until the spread is known, groups kept as they end, and ranks that measure together."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,3 +105,33 @@ def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.Mo
     with path.open("a", encoding="utf-8") as file:
         file.write('{"group": "gemm", "poi')  # killed while writing
     assert set(_kept(path, machine)) == {"update"}
+
+
+def test_torchrun_measures_as_well_and_its_first_rank_writes_the_profile(tmp_path: Path) -> None:
+    """All groups but the last are kept from a file made by hand, so little is left to measure."""
+    from halocast.cli.calibrate import Choices, _begin, _made
+    from halocast.sim.fit import Point
+    from halocast.sim.profile import load_profile
+
+    out = tmp_path / "p.toml"
+    choices = Choices(out=out, quick=True, fresh=False, device="cpu", transport="auto", name="", ranks=2)
+    points = [
+        Point(group="kernels", kind=kind, dims=tuple(size for _ in dims), seconds=1e-6 * size)
+        for kind, dims in KERNEL_DIMS.items()
+        for size in (1, 10, 100, 1000)
+    ]
+    kept = {name: points if name == "gemm" else [] for name in (*GROUPS, "ops") if name != "messages"}
+    _begin(out.with_suffix(".points.jsonl"), _made(choices), kept)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    command = [*torchrun, str(Path(sys.executable).parent / "halocast"), "calibrate", "--quick", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*command, "--out", str(out)], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "measuring messages" in done.stderr
+    assert "measuring gemm" not in done.stderr
+    assert done.stdout.count("profile:") == 1
+    profile = load_profile(out)
+    assert profile.table.messages is not None
+    assert profile.table.made.ranks == 2

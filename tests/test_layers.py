@@ -31,6 +31,7 @@ TORCH = {
     "models/attention.py",
     "cli/execution.py",
     "cli/measuring.py",
+    "cli/doctor.py",
 }
 
 
