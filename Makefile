@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs browser test check slow bench clean
+.PHONY: demo docs programs test check slow bench clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,10 +17,10 @@ docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario
 	$(BIN)/halocast compare --out reports-out/docs
 	$(BIN)/python benchmarks/screenshots.py reports-out/docs docs/images
 
-browser:  ## chromium for the tests of the page, where the distribution has it and we may; without it they are skipped
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
-	  { apt-get update -qq && apt-get install -y -qq chromium; } >/dev/null 2>&1 || \
-	  echo "no chromium: the tests of the page in a browser will be skipped"
+programs:  ## chromium and redis for the tests that use them, where the distribution has them and we may install them
+	@command -v chromium >/dev/null && command -v redis-server >/dev/null || \
+	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium redis-server; } >/dev/null 2>&1 || \
+	  echo "chromium or redis-server is missing: the tests that use them will be skipped"
 
 test: $(VENV)/.ready  ## every check CI runs
 	$(BIN)/ruff check .
