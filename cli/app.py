@@ -18,6 +18,7 @@ from halocast.cli.output import note, print_json, status
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
 from halocast.cli.validate import Options, validate_grid
+from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict, scenario_cluster
 from halocast.plan.scenario import load_scenario
 from halocast.plan.validation import QUICK, Grid, chosen_from
@@ -69,7 +70,7 @@ def simulate(
     chosen = load_scenario(scenario, _with_profile(overrides, profile))
     try:
         with status() as say:
-            prediction = predict(chosen, num_epochs=epochs, say=say)
+            prediction = predict(settled(chosen, say=say), num_epochs=epochs, say=say)
     except StoppedError as stopped:
         _write_trace(stopped.trace, stopped.schedule, trace)
         raise
@@ -146,7 +147,8 @@ def run(
         execution.require_emulation(chosen, cluster, ranks)
         ranks = cluster.num_ranks
     with status() as say:
-        workload = prepare(chosen, execution.num_ranks(chosen, ranks), data=True, say=say)
+        num_ranks = execution.num_ranks(chosen, ranks)
+        workload = prepare(settled(chosen, num_ranks, say=say), num_ranks, data=True, say=say)
     if prepare_only is not None:
         execution.prepare_job(workload, prepare_only)
         return

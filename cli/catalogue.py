@@ -12,6 +12,7 @@ from halocast.base.records import require
 from halocast.graph.card import card_names, load_card
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
+from halocast.plan.pipelines import settled
 from halocast.plan.predict import scenario_cluster
 from halocast.plan.scenario import format_scenario, load_scenario
 from halocast.plan.workload import Workload, prepare
@@ -60,10 +61,10 @@ def show_thing(what: str, name: str | None, overrides: list[str], figure: Path |
         assert name is not None
         return describe(_CATALOGUE[what](name))
     if what == "scenario":
-        return format_scenario(load_scenario(name, overrides)).rstrip()
+        return format_scenario(settled(load_scenario(name, overrides))).rstrip()
     if what not in _WORKLOAD:
         raise unknown("thing to show", what, ["cluster", *_CATALOGUE, "job", "scenario", *_WORKLOAD])
-    scenario = load_scenario(name, overrides)
+    scenario = settled(load_scenario(name, overrides))
     return _WORKLOAD[what](prepare(scenario, scenario_cluster(scenario).num_ranks))
 
 

@@ -12,6 +12,7 @@ from halocast.base.errors import InputError, RunError, unknown
 from halocast.cli.output import Say, epoch_bar, note, print_json, status
 from halocast.methods import METHODS
 from halocast.models.work import bytes_moved, flops
+from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario
 from halocast.plan.workload import Workload, prepare
@@ -114,7 +115,12 @@ def _compare_one(scenario: Scenario, options: CompareOptions, results: list[Resu
     name, cluster = scenario.method.name, options.calibrated(scenario_cluster(scenario))
     try:
         with status() as say:
-            workload = prepare(scenario, cluster.num_ranks, data=options.execute, say=_named(say, name))
+            workload = prepare(
+                settled(scenario, cluster.num_ranks, say=say),
+                cluster.num_ranks,
+                data=options.execute,
+                say=_named(say, name),
+            )
             results.append(_result(predict_on(workload, cluster, say=_named(say, name))))
     except (InputError, RunError) as error:
         failures.append(Failure(method=name, cluster=cluster.name, reason=str(error)))
@@ -198,7 +204,7 @@ class _Predictor:
         section = replace(self._scenario.cluster, gpus=ranks)
         graph = replace(self._scenario.graph, parts=None)
         one = replace(_with_method(self._scenario, name), graph=graph, cluster=section)
-        return predict_on(prepare(one, ranks), self._options.calibrated(scenario_cluster(one)))
+        return predict_on(prepare(settled(one, ranks), ranks), self._options.calibrated(scenario_cluster(one)))
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:

@@ -1,6 +1,6 @@
 """The methods: each file turns (halo, model, options) into a schedule; METHODS is where they are found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +15,15 @@ from halocast.schedule.ir import Schedule
 class Method:
     """How to make a method's schedule; `options` is the record its [method] keys are checked against.
 
-    Where parts are chunks, not one per rank, `fit` settles the options that depend on the ranks and layers.
+    Where parts are chunks, not one per rank, `fit` settles the options that depend on the ranks and layers; `choices`
+    are all legal ones, of which a planner may pick.
     """
 
     make: Callable[[Halo, ModelSpec, Any, int], Schedule]
     options: type[Any]
     summary: str
     fit: Callable[[Any, int, int], Any] | None = None
+    choices: Callable[[Any, int, int], Iterator[Any]] | None = None
 
     @property
     def chunks(self) -> bool:
@@ -45,6 +47,7 @@ METHODS = MappingProxyType(
             gnnpipe.Options,
             "stages of layers, chunks of the graph flow through them",
             fit=gnnpipe.fit,
+            choices=gnnpipe.choices,
         ),
         "psc": Method(psc.psc, psc.Options, "rows that sampled edges need, sent tau epochs ahead, features cached"),
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),

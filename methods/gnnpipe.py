@@ -1,9 +1,9 @@
 """GNNPipe: stages hold consecutive layers of the whole graph, and chunks of it flow through them.
 
-All chunks go forward, then all go backward in reverse order. A neighbour in a chunk that went before gives its fresh
-row, any other the row of a snapshot. With several ways per stage, each takes a part of every chunk and they exchange
-the rows that the others need. The chunk in a slot is drawn anew in every epoch; the sizes of slot k are chunk k's,
-which is one order of many: sums over slots are exact, and a slot waits for others as in any order.
+All chunks go forward, then all go backward in reverse order, or one by one (slots.py). A neighbour in a chunk that went
+before gives its fresh row, any other the row of a snapshot. With several ways per stage, each takes a part of every
+chunk and they exchange the rows that the others need. The chunk in a slot is drawn anew in every epoch; the sizes of
+slot k are chunk k's, which is one order of many: sums over slots are exact, and slots wait for others as in any order.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,10 @@ from itertools import pairwise
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
-from halocast.methods.pipeline import Options as Options
 from halocast.methods.pipeline import Stage
+from halocast.methods.slots import Order
 from halocast.methods.stages import Grid, fitting, split_layers, way_matrices
+from halocast.methods.stages import Options as Options
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Schedule
 
@@ -24,15 +25,25 @@ TRIED_CHUNKS_PER_RANK = (1, 2, 4, 8)
 
 def fit(options: Options, num_ranks: int, num_layers: int) -> Options:
     """The options with everything said that depends on the number of ranks."""
+    require(not options.choose, "choose = true: stages, ways and chunks have to be chosen first (plan.pipelines)")
     stages, ways = fitting(options.stages, options.ways, num_ranks, num_layers)
     return replace(options, stages=stages, ways=ways, chunks=options.chunks or CHUNKS_PER_RANK * num_ranks)
 
 
 def choices(options: Options, num_ranks: int, num_layers: int) -> Iterator[Options]:
-    """All stages and ways that make up the ranks, with fewer and more chunks: what a planner may choose from."""
+    """All stages and ways that make up the ranks, with fewer and more chunks: what a planner may choose from.
+
+    What the options say stays as it is said.
+    """
     for stages in (n for n in range(1, min(num_ranks, num_layers) + 1) if num_ranks % n == 0):
-        for per_rank in TRIED_CHUNKS_PER_RANK:
-            yield replace(options, stages=stages, ways=num_ranks // stages, chunks=per_rank * num_ranks)
+        ways = num_ranks // stages
+        if options.stages not in (None, stages) or options.ways not in (None, ways):
+            continue
+        if ways > 1 and (options.late_gradients or options.order is Order.ONE):
+            continue
+        for chunks in [options.chunks] if options.chunks else [n * num_ranks for n in TRIED_CHUNKS_PER_RANK]:
+            if chunks % ways == 0:
+                yield replace(options, stages=stages, ways=ways, chunks=chunks, choose=False)
 
 
 def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:

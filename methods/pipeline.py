@@ -8,37 +8,14 @@ last one's), keep.l.k what the backward of layer l on slot k needs.
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from halocast.base.records import require
 from halocast.graph.halo import Halo
 from halocast.methods.common import ADAM_MOMENTS, LABEL_BYTES, ir_kernels
-from halocast.methods.stages import Grid, Grouping, Split
+from halocast.methods.slots import After, in_step, turns
+from halocast.methods.stages import Grid, Options
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels, PartSize
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Buffer, Kind, Lane, Op, Work
-
-After = tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    stages: int | None = None  # default: as many as divide the ranks and do not exceed the layers
-    ways: int | None = None  # ranks per stage; default: those that are left
-    chunks: int | None = None  # in all; the ways of a stage share them; default: four per rank
-    split: Split = Split.EVEN
-    grouping: Grouping = Grouping.NEAR
-    shuffle: bool = True  # draw the order of the chunks in every epoch
-    freeze: int = 23  # epochs a snapshot serves; 1: always that of the epoch before
-    late_gradients: bool = False  # users of snapshot rows give gradients back, an epoch late
-    cross_factor: float = 1.0  # of gradients that cross chunks; 1 is the gradient of what was computed
-    lockstep: bool = False  # all stages meet after every slot, as the released code does
-
-    def __post_init__(self) -> None:
-        for name in ("stages", "ways", "chunks"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"{name} = {value}: needs to be at least 1")
-        require(self.freeze >= 1, f"freeze = {self.freeze}: needs to be at least 1")
-        require(self.cross_factor >= 0, f"cross_factor = {self.cross_factor}: needs to be at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,12 +67,10 @@ class Stage:
     def ops(self) -> list[Op]:
         shuffles = self.options.shuffle and self.num_slots > 1
         ops = [self._compute("shuffle", (), (), ("order",))] if shuffles else []
-        for slot in range(self.num_slots):
-            ops += self._forward(slot)
-        for slot in reversed(range(self.num_slots)):
-            ops += self._backward(slot)
+        for forth, slot in turns(self.options.order, self.stage, self.grid.stages, self.num_slots):
+            ops += self._forward(slot) if forth else self._backward(slot)
         if self.options.lockstep:
-            ops = self._in_step(ops)
+            ops = in_step(ops, self.stage, self.grid.stages, self.num_slots)
         ops += self._turn()
         reduced: After = ()
         if self.grid.ways > 1:
@@ -195,29 +170,6 @@ class Stage:
         if what != "h" or not self._first_rows(what) or self.layers.stop == 1:
             return ()
         return ((f"forward_chunk.0.{slot}" if self.is_first else f"pass.{self.layers.start}.{slot}", 0),)
-
-    def _in_step(self, ops: list[Op]) -> list[Op]:
-        """All stages meet at the end of every slot of the fill, the steady part and the drain of both phases.
-
-        A slot ends when what it sends has gone and what the next one needs has come.
-        """
-        slots, stages = self.num_slots + self.grid.stages - 1, self.grid.stages
-        forth = [op for op in ops if op.verb in ("pass", "swap", "forward_chunk", "loss_chunk")]
-        back = [op for op in ops if op.verb in ("pass_grad", "swap_grad", "backward_chunk")]
-        met = [op for op in ops if op.verb == "shuffle"]
-        for phase, (found, begins) in enumerate(((forth, self.stage), (back, stages - 1 - self.stage))):
-            order = range(self.num_slots) if phase == 0 else range(self.num_slots)[::-1]
-            for turn in range(slots):
-                here = [order[k] for k in (turn - begins, turn - begins + 1) if 0 <= k < self.num_slots]
-                now = order[turn - begins] if 0 <= turn - begins < self.num_slots else None
-                met += [op for op in found if op.index[-1] == now]
-                waits = [op for op in found if op.index[-1] in here and op.kind in (Kind.SEND, Kind.RECV)]
-                ends = [op for op in waits if (op.kind is Kind.SEND) == (op.index[-1] == now)]
-                met.append(self._meet(phase * slots + turn, tuple((op.name, 0) for op in ends)))
-        return met
-
-    def _meet(self, turn: int, after: After) -> Op:
-        return Op(name=f"meet.{turn}", rank=self.rank, lane=Lane.COMPUTE, kind=Kind.BARRIER, after=after)
 
     def _swaps(self, layer: int) -> bool:
         """Whether the ways exchange the rows that enter a layer, and their gradients."""

@@ -11,6 +11,7 @@ from halocast.base.records import require
 from halocast.graph.chunks import WayHalo
 from halocast.graph.graph import Ints
 from halocast.graph.halo import Halo
+from halocast.methods.slots import Order
 from halocast.models import arithmetic
 from halocast.models.arithmetic import PartSize
 from halocast.models.spec import ModelSpec
@@ -28,6 +29,35 @@ class Split(StrEnum):
 class Grouping(StrEnum):
     NEAR = "near"  # the ways of a stage are neighbouring ranks, on one host if they fit
     FAR = "far"  # the stages of a way are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    stages: int | None = None  # default: as many as divide the ranks and do not exceed the layers
+    ways: int | None = None  # ranks per stage; default: those that are left
+    chunks: int | None = None  # in all; the ways of a stage share them; default: four per rank
+    split: Split = Split.EVEN
+    grouping: Grouping = Grouping.NEAR
+    shuffle: bool = True  # draw the order of the chunks in every epoch
+    freeze: int = 23  # epochs a snapshot serves; 1: always that of the epoch before
+    late_gradients: bool = False  # users of snapshot rows give gradients back, an epoch late
+    cross_factor: float = 1.0  # of gradients that cross chunks; 1 is the gradient of what was computed
+    lockstep: bool = False  # all stages meet after every slot, as the released code does
+    order: Order = Order.ALL
+    choose: bool = False  # stages, ways and chunks that are not given: those of the shortest predicted epoch
+
+    def __post_init__(self) -> None:
+        for name in ("stages", "ways", "chunks"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name} = {value}: needs to be at least 1")
+        require(self.freeze >= 1, f"freeze = {self.freeze}: needs to be at least 1")
+        require(self.cross_factor >= 0, f"cross_factor = {self.cross_factor}: needs to be at least 0")
+        if self.order is Order.ONE:
+            why = f"order = {self.order}: a chunk goes back before later ones have used its rows, which needs"
+            require(self.cross_factor == 0, f"{why} cross_factor = 0, not {self.cross_factor}")
+            require(not self.late_gradients, f"{why} late_gradients = false")
+            require(not self.lockstep, f"order = {self.order}: lockstep is all forward, then all backward")
+            require(self.ways in (None, 1), f"order = {self.order}: needs ways = 1, not {self.ways}")
 
 
 @dataclass(frozen=True, slots=True)

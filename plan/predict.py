@@ -12,12 +12,15 @@ from halocast.plan.workload import Say, Workload, prepare
 from halocast.reports.metrics import steady_epochs
 from halocast.reports.summary import summarise
 from halocast.schedule.ir import Schedule
+from halocast.schedule.rare import Rare, spread_rare
 from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster
+from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.profile import outside_range
 from halocast.sim.queued import SHARED_RANKS
+from halocast.sim.world import World
 
 LARGEST = 6  # contributors to memory that a summary names
 DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
@@ -58,7 +61,7 @@ def predict_on(
     `measured_s` (reports.metrics.measured_seconds of a run's trace) replaces the cost of those ops, so that only the
     network is predicted.
     """
-    schedule = workload.schedule
+    schedule, rare = (workload.schedule, {}) if num_epochs else spread_rare(workload.schedule)
     warmup, needed = steady_epochs(schedule)
     world = workload.scenario.world.world
     epochs = num_epochs or needed + (DRAWN_EPOCHS if world.is_drawn else 0)
@@ -74,8 +77,9 @@ def predict_on(
         record=not lean and schedule.num_ranks <= SHARED_RANKS,
         sharing=section.links,
         tolerance=section.tolerance,
-        measured_s=measured_s,
+        measured_s={**measured_s, **_shares(schedule, cluster, world, rare, measured_s)},
     )
+    schedule = workload.schedule
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
     summary |= {
@@ -92,6 +96,19 @@ def predict_on(
         **_price(cluster, float(summary["epoch_s"])),
     }
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
+
+
+def _shares(
+    schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
+) -> dict[tuple[int, str], float]:
+    """What rare ops cost per epoch."""
+    found = {}
+    for (rank, name), every in rare.items():
+        op = schedule.find(rank, name)
+        assert op is not None
+        cost_s = op_seconds(op, cluster.device(rank), schedule.itemsize) / world.speed.get(rank, 1.0)
+        found[rank, name] = measured_s.get((rank, name), cost_s) / every
+    return found
 
 
 def _price(cluster: Cluster, epoch_s: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
+from halocast.plan.pipelines import settled
 from halocast.plan.predict import predict
 from halocast.plan.results import State, Tables
 from halocast.plan.scenario import build_scenario
@@ -21,7 +22,7 @@ Answer = dict[str, Any]  # state; result: figures, or the reason why there are n
 def answer(tables: Tables) -> Answer:
     """The figures of a scenario, or why it has none."""
     try:
-        summary = predict(build_scenario(tables, "scenario"), lean=True).summary
+        summary = predict(settled(build_scenario(tables, "scenario")), lean=True).summary
     except (InputError, RunError, MemoryError) as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
     return {"state": State.DONE, "result": summary}

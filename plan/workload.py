@@ -38,7 +38,7 @@ def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say 
     """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
     method, options = METHODS[scenario.method.name], scenario.method.options
     if method.fit is not None:
-        options = method.fit(options, num_ranks, _num_layers(scenario))
+        options = method.fit(options, num_ranks, num_layers(scenario))
         scenario = replace(scenario, method=replace(scenario.method, options=options))
     num_parts = options.chunks if method.chunks else _num_parts(scenario.graph, num_ranks)
     graph, assignment = None, None
@@ -132,7 +132,7 @@ def _num_parts(section: GraphSection, num_ranks: int) -> int:
     return parts
 
 
-def _num_layers(scenario: Scenario) -> int:
+def num_layers(scenario: Scenario) -> int:
     """A scenario's layers stand behind a projection, which a GCNII always has."""
     return scenario.model.layers + (scenario.model.projection or scenario.model.kind is ModelKind.GCNII)
 
@@ -141,7 +141,7 @@ def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
     model = scenario.model
     return ModelSpec(
         kind=model.kind,
-        layers=_num_layers(scenario),
+        layers=num_layers(scenario),
         hidden=model.hidden,
         heads=model.heads,
         recompute=model.recompute,

@@ -15,6 +15,7 @@ from halocast.graph.chunks import needed_rows, ways_of_graph
 from halocast.graph.halo import from_assignment
 from halocast.graph.parts import Assignment
 from halocast.methods.gnnpipe import Options, gnnpipe
+from halocast.methods.slots import Order
 from halocast.methods.stages import Grouping, Split, split_layers
 from halocast.models.spec import ModelKind, Norm
 from halocast.schedule.ir import Kind
@@ -66,6 +67,7 @@ def test_chunks_train_as_plain_autograd_with_snapshots_as_constants(
     [
         ({"cross_factor": 2.0, "freeze": 1}, {"factor": 2.0}),
         ({"late_gradients": True, "freeze": 1}, {"late": True}),
+        ({"order": Order.ONE, "cross_factor": 0.0, "freeze": 2}, {"factor": 0.0, "freeze": 2}),
         ({"shuffle": False, "freeze": 3}, {"order": lambda epoch: (0, 1, 2, 3), "freeze": 3}),
     ],
 )

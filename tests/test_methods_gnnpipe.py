@@ -16,6 +16,7 @@ from halocast.graph.card import card_volume, load_card
 from halocast.graph.chunks import chunks_from_card
 from halocast.graph.halo import Halo, from_assignment
 from halocast.methods.gnnpipe import Options, choices, fit, gnnpipe
+from halocast.methods.slots import Order, turns
 from halocast.methods.stages import Grouping, Split, min_max, split_layers
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.reports.metrics import measure
@@ -79,8 +80,7 @@ def test_lockstep_is_slower_by_what_it_does_not_overlap() -> None:
     assert times[0] < times[1]
 
 
-def test_the_bubble_of_even_chunks_is_that_of_a_pipeline() -> None:
-    """Fill and drain cost (S - 1) / K of the work, if all stages and chunks are alike and nothing is sent."""
+def even_schedule(options: Options) -> Schedule:
     spec = ModelSpec(
         kind=ModelKind.GCN, layers=34, hidden=64, num_features=64, num_classes=64, norm=Norm.NONE, dropout=0.0
     )
@@ -93,11 +93,17 @@ def test_the_bubble_of_even_chunks_is_that_of_a_pipeline() -> None:
         num_classes=64,
         source="partition",
     )
-    schedule = check(gnnpipe(even, spec, Options(stages=4, split=Split.COST, freeze=1), 4))
-    trace = simulate(schedule, load_cluster("a5000-2x4-pcie4-ib200"), 3, network=UnlimitedLinks)
-    found = measure(trace, schedule, 1)
-    busiest = found.max("compute_s")
-    assert found.epoch_s == pytest.approx(busiest * (1 + 3 / 8), rel=0.04)
+    return check(gnnpipe(even, spec, options, 4))
+
+
+def test_the_bubble_of_even_chunks_is_that_of_a_pipeline() -> None:
+    """Fill and drain cost (S - 1) / K of the work, if stages and chunks are alike and nothing is sent, in any order."""
+    orders = (even_schedule(Options(stages=4, split=Split.COST, freeze=1, cross_factor=0.0, order=o)) for o in Order)
+    for schedule in orders:
+        trace = simulate(schedule, load_cluster("a5000-2x4-pcie4-ib200"), 3, network=UnlimitedLinks)
+        found = measure(trace, schedule, 1)
+        busiest = found.max("compute_s")
+        assert found.epoch_s == pytest.approx(busiest * (1 + 3 / 8), rel=0.04)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=9), st.integers(1, 9))
@@ -159,11 +165,32 @@ def test_chunks_of_a_card_are_even() -> None:
         ({"freeze": 0}, "freeze = 0"),
         ({"cross_factor": -1.0}, "cross_factor = -1.0"),
         ({"stages": 2, "ways": 2}, "chunks = 5: needs to be a multiple of ways = 2"),
+        ({"order": Order.ONE}, "cross_factor = 0, not 1.0"),
+        ({"order": Order.ONE, "cross_factor": 0.0, "ways": 2}, "order = 1f1b: needs ways = 1"),
+        ({"order": Order.ONE, "cross_factor": 0.0, "lockstep": True}, "order = 1f1b: lockstep"),
+        ({"choose": True}, "choose = true"),
     ],
 )
 def test_options_that_make_no_pipeline_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         schedule_of(**options)
+
+
+def test_one_by_one_takes_a_slot_back_as_soon_as_it_is_through() -> None:
+    assert turns(Order.ONE, 0, 3, 4) == [
+        *((True, 0), (True, 1), (True, 2), (False, 0)),
+        *((True, 3), (False, 1), (False, 2), (False, 3)),
+    ]
+    assert turns(Order.ONE, 2, 3, 2) == [(True, 0), (False, 0), (True, 1), (False, 1)]
+    assert turns(Order.ONE, 0, 4, 2) == [(True, 0), (True, 1), (False, 0), (False, 1)]  # fewer slots than stages
+
+
+def test_one_by_one_keeps_less_and_runs_without_deadlock() -> None:
+    """All that is kept between forward and backward of a slot is kept of fewer slots at a time."""
+    found = [schedule_of(8, stages=3, freeze=1, cross_factor=0.0, order=order) for order in Order]
+    peaks = [sum(memory(schedule, rank).peak_bytes for rank in range(3)) for schedule in found]
+    assert peaks[1] < peaks[0]
+    assert len(execute_null(found[1], num_epochs=2).spans) == 2 * len(found[1].ops)
 
 
 def test_ranks_that_stages_do_not_divide_are_refused() -> None:
@@ -187,6 +214,8 @@ def test_ways_far_apart_are_predicted_slower_than_ways_of_one_host() -> None:
 def test_all_choices_of_stages_ways_and_chunks_are_pipelines() -> None:
     found = list(choices(Options(), 4, 6))
     assert {(c.stages, c.ways) for c in found} == {(1, 4), (2, 2), (4, 1)}
+    assert {(c.stages, c.chunks) for c in choices(Options(stages=2, chunks=6), 4, 6)} == {(2, 6)}
+    assert {c.ways for c in choices(Options(order=Order.ONE, cross_factor=0.0), 4, 6)} == {1}
     for choice in found:
         assert choice.chunks is not None
         assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, 4)).num_ranks == 4
