@@ -115,12 +115,8 @@ def _compare_one(scenario: Scenario, options: CompareOptions, results: list[Resu
     name, cluster = scenario.method.name, options.calibrated(scenario_cluster(scenario))
     try:
         with status() as say:
-            workload = prepare(
-                settled(scenario, cluster.num_ranks, say=say),
-                cluster.num_ranks,
-                data=options.execute,
-                say=_named(say, name),
-            )
+            chosen = settled(scenario, cluster.num_ranks, say=say)
+            workload = prepare(chosen, cluster.num_ranks, data=options.execute, say=_named(say, name))
             results.append(_result(predict_on(workload, cluster, say=_named(say, name))))
     except (InputError, RunError) as error:
         failures.append(Failure(method=name, cluster=cluster.name, reason=str(error)))
