@@ -79,5 +79,15 @@ def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) ->
         matrices=way_matrices(halo, grid) if options.ways > 1 else (),
         buffers=tuple(buffer for stage in stages for buffer in stage.buffers()),
         ops=tuple(op for stage in stages for op in stage.ops()),
-        meta=(("method", "gnnpipe"), ("sizes", halo.source)),
+        meta=(
+            ("method", "gnnpipe"),
+            ("sizes", halo.source),
+            *_warnings(options.stages, halo.num_parts // options.ways),
+        ),
     )
+
+
+def _warnings(num_stages: int, num_slots: int) -> tuple[tuple[str, str], ...]:
+    if num_slots >= num_stages:
+        return ()
+    return (("warning", f"chunks = {num_slots} per way, stages = {num_stages}: some stage always stands still"),)

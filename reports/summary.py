@@ -73,7 +73,8 @@ def _whole(value: float) -> int | float:
 
 
 def staleness_table(schedule: Schedule) -> list[dict[str, Any]]:
-    """How old, in epochs, remote rows and gradients are when they are read; one row per op, over all ranks."""
+    """How old, in epochs, remote rows, their gradients and snapshots are when they are read; one row per op, over all
+    ranks; of snapshots, one over all slots."""
     ages: dict[tuple[str, str], set[int]] = {}
     for read in staleness(schedule):
         buffer = schedule.buffer(read.rank, read.buffer)
@@ -82,4 +83,6 @@ def staleness_table(schedule: Schedule) -> list[dict[str, Any]]:
         assert op is not None
         if buffer.rows in (Rows.HALO, Rows.SENT) and op.kind == "compute":
             ages.setdefault((read.op, read.buffer), set()).update(read.ages)
+        elif len(op.index) > 1 and all(writer.carries for writer in schedule.writers(read.rank, read.buffer)):
+            ages.setdefault((f"{op.name.rpartition('.')[0]}.*", read.buffer), set()).update(read.ages)
     return [{"op": op, "reads": buffer, "ages": sorted(found)} for (op, buffer), found in ages.items()]

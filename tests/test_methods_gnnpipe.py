@@ -20,6 +20,7 @@ from halocast.methods.slots import Order, turns
 from halocast.methods.stages import Grouping, Split, min_max, split_layers
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.reports.metrics import measure
+from halocast.reports.summary import staleness_table
 from halocast.schedule.check import check, staleness
 from halocast.schedule.ir import Kind, Schedule
 from halocast.schedule.passes import memory
@@ -130,6 +131,12 @@ def test_snapshots_are_as_old_as_frozen() -> None:
     assert not [r for r in staleness(schedule_of(1, stages=2)) if "hist" in r.buffer]  # one chunk needs none
 
 
+def test_summaries_tell_how_old_snapshots_are_once_per_layer() -> None:
+    assert staleness_table(schedule_of(stages=2, freeze=2)) == [
+        {"op": f"forward_chunk.{layer}.*", "reads": f"hist.{layer}", "ages": [1, 2]} for layer in range(1, 6)
+    ]
+
+
 def test_every_stage_holds_the_whole_topology_and_three_tables_per_layer() -> None:
     schedule = schedule_of(stages=3)
     for rank in range(3):
@@ -143,6 +150,12 @@ def test_every_stage_holds_the_whole_topology_and_three_tables_per_layer() -> No
 def test_recomputing_keeps_less_between_forward_and_backward() -> None:
     peaks = [memory(schedule_of(stages=2, model={"recompute": again}), 0).peak_bytes for again in (False, True)]
     assert peaks[1] < peaks[0]
+
+
+def test_fewer_chunks_than_stages_are_allowed_with_a_warning() -> None:
+    warned = [text for key, text in schedule_of(2, stages=3).meta if key == "warning"]
+    assert warned == ["chunks = 2 per way, stages = 3: some stage always stands still"]
+    assert not [text for key, text in schedule_of(3, stages=3).meta if key == "warning"]
 
 
 def test_options_are_settled_by_the_ranks_and_layers() -> None:
