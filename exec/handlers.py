@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.chunks import CHUNKS
+from halocast.exec.chunk_ops import CHUNKS
 from halocast.exec.comm import all_reduce, barrier
 from halocast.exec.drawn import Ids, LocalBlock
 from halocast.exec.errors import note_features, note_gradients
