@@ -1,9 +1,10 @@
 """Devices at work: kernels given in seconds alone, which take longer while bytes of their rank move, or while more of
 them run than there are cores.
 
-Ranks of one machine may share its cores. Each running kernel then gets an equal part of them, and at most one whole
-core: with R kernels on C cores a kernel goes on at C/R of its pace. Paces change in mid-kernel, whenever a kernel or a
-transfer begins or ends.
+Ranks of one machine may share its cores. Bytes that move take their part of them first, since a thread that slept until
+its socket was ready is served before one that computes. Each running kernel gets an equal part of the rest, and at most
+one whole core: with R kernels on C cores a kernel goes on at C/R of its pace. Paces change in mid-kernel, whenever a
+kernel begins or ends, or bytes move at another rate.
 """
 
 from collections.abc import Callable, Generator
@@ -16,11 +17,12 @@ Steps = Generator[simpy.Event, Any, None]
 
 
 class Cores:
-    """The cores of a machine and how many kernels run on them; without a number, every kernel has one for itself."""
+    """The cores of a machine and what runs on them; without a number, every kernel has one for itself."""
 
     def __init__(self, env: simpy.Environment, num: float = inf) -> None:
         self._env = env
         self._num = num
+        self._taken = 0.0  # cores' worth of moving bytes
         self._num_running = 0
         self.change = env.event()  # happens whenever the pace of a kernel may change
 
@@ -31,10 +33,16 @@ class Cores:
     @property
     def pace(self) -> float:
         """Of each running kernel, relative to a core of its own."""
-        return min(1.0, self._num / max(1, self._num_running))
+        return min(1.0, max(0.0, self._num - self._taken) / max(1, self._num_running))
 
     def count(self, step: int) -> None:
         before, self._num_running = self.pace, self._num_running + step
+        if self.pace != before:
+            self.tell()
+
+    def take(self, cores: float) -> None:
+        """From now on moving bytes take this many cores."""
+        before, self._taken = self.pace, cores
         if self.pace != before:
             self.tell()
 
@@ -74,7 +82,7 @@ class Core:
     def _run_in_pieces(self, left_s: float) -> Steps:
         while True:
             begun, pace = self._env.now, self._cores.pace / (self._slowdown if self._moving else 1.0)
-            end = self._env.timeout(left_s / pace)
+            end = self._env.timeout(left_s / pace) if pace > 0 else self._env.event()  # which never comes
             yield end | self._cores.change
             if end.processed:
                 return

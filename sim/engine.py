@@ -105,6 +105,8 @@ class _Engine:
         ]
         for rank, core in enumerate(self.cores):
             links.moving.watch(rank, core.moving)
+        if machine is not None:
+            links.watch_cores(machine.take)
         self.dead_s: Floats = np.full(cluster.num_ranks, np.inf)
         if world.failure is not None:
             hosts = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])

@@ -8,6 +8,7 @@ The engine knows a `Network` and nothing of routes, transports or rates:
 * `store(rank, num_bytes, done)`: to or from the key-value store in the memory of host 0.
 * `moving`: the ranks whose own bytes are on the way, and whom to tell when that changes.
 * `computing(rank, busy)`: the rank's kernels run, or do not; its transfers may be slower meanwhile.
+* `watch_cores(take)`: whom to tell how many cores that ranks share are busy with bytes.
 
 `SharedLinks` sends everything as flows that share the links of the cluster's topology (`topology.py`, `flows.py`)
 through the stages of the transport (`transports.py`). A stage pays the latencies of its route first.
@@ -64,6 +65,8 @@ class Network(Protocol):
 
     def computing(self, rank: int, busy: bool) -> None: ...
 
+    def watch_cores(self, take: Callable[[float], None]) -> None: ...
+
     def use(self) -> tuple[LinkUse, ...]: ...
 
 
@@ -86,6 +89,8 @@ class UnlimitedLinks:
         done()
 
     def computing(self, rank: int, busy: bool) -> None: ...
+
+    def watch_cores(self, take: Callable[[float], None]) -> None: ...
 
     def use(self) -> tuple[LinkUse, ...]:
         return ()
@@ -270,6 +275,12 @@ class SharedLinks:
         if self._slowdown > 1:
             links = self.stages.own_links(rank)
             self.flows.scale(links, 1 / self._slowdown if busy else 1.0)
+
+    def watch_cores(self, take: Callable[[float], None]) -> None:
+        """Tell how many of the cores that ranks share are busy with bytes, whenever that changes."""
+        if self.stages.cores is not None:
+            link, core_s_per_byte = self.stages.cores
+            self.flows.watch(link, lambda rate: take(rate * core_s_per_byte))
 
     def use(self) -> tuple[LinkUse, ...]:
         """What every link carried."""

@@ -93,6 +93,7 @@ class Gloo:
     rank_bytes_per_s: float | None = None  # of all streams of one rank, in and out: one thread serves them
     streams: Streams = Streams.MESSAGE
     chunk_bytes: float | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
+    core_s_per_byte: float | None = None  # of the cores that ranks share, both ends together, for a byte that moves
     compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run
 

@@ -204,6 +204,7 @@ class GlooTable(Table):
     exchange_us: float = 0.0
     streams: Streams = Streams.MESSAGE
     chunk_mbytes: float | None = None
+    core_s_per_byte: float | None = None
     compute_slowdown: float = 1.0
     transfer_slowdown: float = 1.0
 

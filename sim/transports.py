@@ -6,7 +6,7 @@ for copies, per pair of hosts for streams, per pair of devices for peer to peer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Protocol
@@ -39,6 +39,7 @@ class Stages(Protocol):
     allreduce: AllReduce
     begin_s: float  # before the first stage of what a rank sends at a time
     one_socket: bool  # an all-reduce queues behind the messages of a pair
+    cores: tuple[int, float] | None  # the link that stands for shared cores, and seconds of a core per byte on it
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         """Routes and latencies of a stage from one rank to every rank."""
@@ -52,9 +53,11 @@ class Stages(Protocol):
 
 
 def settings_of(cluster: Cluster) -> Gloo | Nccl:
-    """The table of the transport in use."""
+    """The table of the transport in use. Where bytes and kernels share cores, that is how they slow each other."""
     found = cluster.gloo if cluster.transport is Transport.GLOO else cluster.nccl
     assert found is not None, "load_cluster checks the transport's table"
+    if cluster.shared_cores is not None and isinstance(found, Gloo) and found.core_s_per_byte is not None:
+        return replace(found, compute_slowdown=1.0, transfer_slowdown=1.0)
     return found
 
 
@@ -86,8 +89,7 @@ class GlooStages:
         assert isinstance(gloo, Gloo)
         self._cluster, self._topology, self._latency_s = cluster, topology, gloo.latency_s
         self._hosts: Ints = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
-        used = sorted(set(self._hosts.tolist()))
-        self._cpu = {host: topology.add_shared(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}
+        self._cpu, self.cores = self._add_cores(gloo)
         # large clusters do without a link per pair: there a stream only caps each of its messages
         self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
         self.begin_s = gloo.exchange_s
@@ -107,6 +109,14 @@ class GlooStages:
         self._streams: dict[int, tuple[Ints, Floats]] = {}
         self._copies: dict[bool, tuple[Ints, Floats]] = {}
         self._wires: dict[int, tuple[Ints, Floats]] = {}
+
+    def _add_cores(self, gloo: Gloo) -> tuple[dict[int, int], tuple[int, float] | None]:
+        """What the cores of each host can move: one link for all hosts of one machine, and what a byte takes of it."""
+        used, add = sorted(set(self._hosts.tolist())), self._topology.add_shared
+        if self._cluster.shared_cores is None:
+            return {host: add(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}, None
+        machine = add("cpu of all hosts", gloo.host_bytes_per_s)
+        return dict.fromkeys(used, machine), (machine, gloo.core_s_per_byte or 0.0)
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         if stage == self.wire:
@@ -141,7 +151,7 @@ class GlooStages:
         if here not in self._streams:
             hosts = range(int(self._hosts.max()) + 1)
             ways = self._topology.routes_from(f"host {here}", [f"host {there}" for there in hosts])
-            far = np.array([self._cpu[there] if there != here else NO_LINK for there in hosts])
+            far = np.array([self._cpu[there] if self._cpu[there] != self._cpu[here] else NO_LINK for there in hosts])
             near = np.full((len(hosts), 1), self._cpu[here])
             self._streams[here] = (
                 np.hstack([near, with_last(ways, far)]),
@@ -174,6 +184,7 @@ class NcclStages:
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
     begin_s = 0.0
     one_socket = False
+    cores: tuple[int, float] | None = None
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         nccl = settings_of(cluster)

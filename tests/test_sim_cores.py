@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +11,7 @@ from schedules import op
 
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
-from halocast.schedule.ir import Kernel, Kind, Schedule, Work
+from halocast.schedule.ir import Kernel, Kind, Lane, Matrix, Schedule, Work
 from halocast.schedule.trace import Trace
 from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.cost import op_seconds
@@ -130,3 +131,51 @@ def test_a_machine_has_at_least_one_core(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="shared_cores = 0"):
         load_cluster(path)
+
+
+STREAM = 1e9
+
+
+def moving_beside(core_s_per_byte: float, cores: int) -> tuple[float, float]:
+    """Rank 0 computes for 4 s while both ranks exchange for 1 s: when the kernel and the exchange end."""
+    unit = kernels(1.0)
+    numel = int(UNIT * 4.0 / alone_s(unit, 0))
+    work = op("work", work=Work(kernels=(Kernel("elementwise", (numel, 2)),)))
+    rows = Work(matrix="halo", row_bytes=1)
+    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in (0, 1))
+    halo = Matrix("halo", np.array([[0, 10**9], [10**9, 0]]))
+    cluster = machine(cores, 2)
+    assert cluster.gloo is not None
+    rates = {"stream_bytes_per_s": STREAM, "host_bytes_per_s": 8 * STREAM, "latency_s": 0.0}
+    slow = {"compute_slowdown": 3.0, "transfer_slowdown": 3.0}  # which sharing cores takes the place of
+    gloo = replace(cluster.gloo, core_s_per_byte=core_s_per_byte, **rates, **slow)
+    trace = simulate(Schedule(num_ranks=2, ops=(work, *swap), matrices=(halo,)), replace(cluster, gloo=gloo), 1)
+    found = {name: max(span.end_s for span in trace.spans if span.op == name) for name in ("work", "exchange")}
+    return found["work"], found["exchange"]
+
+
+@pytest.mark.parametrize(
+    ("core_s_per_byte", "cores", "expected"),
+    [
+        (0.25e-9, 1, 4.5),  # 2 GB/s take half a core for a second
+        (0.25e-9, 2, 4.0),  # there is a core left for them
+        (0.5e-9, 1, 5.0),  # all of it: the kernel stands still for a second
+        (1.0e-9, 1, 5.0),
+    ],
+)
+def test_moving_bytes_take_cores_from_kernels(core_s_per_byte: float, cores: int, expected: float) -> None:
+    end, exchange = moving_beside(core_s_per_byte, cores)
+    assert exchange == pytest.approx(1.0, rel=1e-6)
+    assert end == pytest.approx(expected, rel=1e-4)
+
+
+def test_all_hosts_of_a_machine_move_bytes_on_the_same_cores() -> None:
+    """Two exchanges of two pairs of hosts take twice as long as one, where the machine is what limits them."""
+    near = load_cluster("cpu-4x1-unlimited")
+    assert near.gloo is not None
+    gloo = replace(near.gloo, stream_bytes_per_s=STREAM, host_bytes_per_s=2 * STREAM, latency_s=0.0)
+    rows = Work(matrix="halo", row_bytes=1)
+    pairs = np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]) * 10**9
+    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in range(4))
+    trace = simulate(Schedule(num_ranks=4, ops=swap, matrices=(Matrix("halo", pairs),)), replace(near, gloo=gloo), 1)
+    assert ends(trace) == pytest.approx([2.0] * 4, rel=1e-3)
