@@ -146,9 +146,15 @@ def moving_beside(core_s_per_byte: float, cores: int) -> tuple[float, float]:
     halo = Matrix("halo", np.array([[0, 10**9], [10**9, 0]]))
     cluster = machine(cores, 2)
     assert cluster.gloo is not None
-    rates = {"stream_bytes_per_s": STREAM, "host_bytes_per_s": 8 * STREAM, "latency_s": 0.0}
-    slow = {"compute_slowdown": 3.0, "transfer_slowdown": 3.0}  # which sharing cores takes the place of
-    gloo = replace(cluster.gloo, core_s_per_byte=core_s_per_byte, **rates, **slow)
+    gloo = replace(
+        cluster.gloo,
+        stream_bytes_per_s=STREAM,
+        host_bytes_per_s=8 * STREAM,
+        latency_s=0.0,
+        core_s_per_byte=core_s_per_byte,
+        compute_slowdown=3.0,  # sharing cores takes its place
+        transfer_slowdown=3.0,
+    )
     trace = simulate(Schedule(num_ranks=2, ops=(work, *swap), matrices=(halo,)), replace(cluster, gloo=gloo), 1)
     found = {name: max(span.end_s for span in trace.spans if span.op == name) for name in ("work", "exchange")}
     return found["work"], found["exchange"]
