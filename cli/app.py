@@ -207,6 +207,7 @@ def validate(
     epochs: Annotated[int | None, typer.Option(help="Epochs of a run, warm-up included [12].")] = None,
     rounds: Annotated[int | None, typer.Option(help="How often every scenario is run [3].")] = None,
     overrides: Set = None,
+    profile: ProfileFile = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs that are kept in --out.")] = False,
     trace: Annotated[
         Path | None,
@@ -218,7 +219,8 @@ def validate(
     grid = chosen_from(QUICK if quick else Grid(), chosen, epochs=epochs, rounds=rounds)
     if trace is not None:
         require_trace_name(trace, (".json",))
-    options = Options(out=out, overrides=tuple(overrides or ()), fresh=fresh, trace=trace)
+    measured = None if profile is None else load_profile(profile)
+    options = Options(out=out, overrides=tuple(overrides or ()), profile=measured, fresh=fresh, trace=trace)
     validate_grid(grid, options, json=json)
 
 

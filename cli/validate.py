@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
-
-import numpy as np
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.records import require
 from halocast.cli.output import note, print_json, status
+from halocast.cli.pace import Machine
 from halocast.plan.predict import predict_on
 from halocast.plan.validation import Case, Grid, case_cluster, case_scenario, fingerprint, measured_epochs, with_epochs
 from halocast.plan.workload import Workload, prepare
@@ -26,8 +24,8 @@ from halocast.reports.validation_report import text_blame, text_rows, verdict, w
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, load_trace, save_trace
 from halocast.sim.cluster import Cluster
+from halocast.sim.profile import Profile
 
-REFERENCE_NUMEL, REFERENCE_TIMES = 1_000_000, 9
 RUNS, REPORT = "runs", "validate.md"
 
 Run = Callable[[Workload, Cluster], Trace]
@@ -38,6 +36,7 @@ TwoTraces = list[tuple[Trace, Schedule]]  # predicted and measured
 class Options:
     out: Path
     overrides: tuple[str, ...] = ()
+    profile: Profile | None = None
     fresh: bool = False
     trace: Path | None = None
 
@@ -73,6 +72,7 @@ class Cell:
     cases: Sequence[Case]
     grid: Grid
     runs: Runs
+    profile: Profile | None = None
     workloads: dict[Case, Workload] = field(default_factory=dict)
     failed: dict[Case, str] = field(default_factory=dict)
 
@@ -85,7 +85,10 @@ class Cell:
                 self.failed[case] = str(error)
 
     def stored(self, case: Case, turn: int) -> Trace | None:
-        return self.runs.load(case, turn, fingerprint(self.workloads[case], cluster_of(case)))
+        return self.runs.load(case, turn, fingerprint(self.workloads[case], self.cluster(case)))
+
+    def cluster(self, case: Case) -> Cluster:
+        return case_cluster(case, len(os.sched_getaffinity(0)), self.profile)
 
     def todo(self) -> Iterator[tuple[Case, int]]:
         """What has not been run yet, in turns."""
@@ -94,10 +97,10 @@ class Cell:
                 if case not in self.failed and self.stored(case, turn) is None:
                     yield case, turn
 
-    def run(self, case: Case, turn: int, run: Run) -> None:
-        workload, cluster, pace_s = self.workloads[case], cluster_of(case), reference_seconds()
+    def run(self, case: Case, turn: int, run: Run, machine: Machine) -> None:
+        workload, cluster = self.workloads[case], self.cluster(case)
         try:
-            trace = run(workload, cluster)
+            trace, pace_s = machine.measure(lambda: run(workload, cluster))
         except RunError as error:
             self.failed[case] = str(error)
             return
@@ -114,7 +117,7 @@ class Cell:
             return Row(case=asdict(case), reason="not run"), []
         schedule = self.workloads[case].schedule
         warmup, epochs = measured_epochs(schedule, self.grid.epochs)
-        predicted = predict_on(self.workloads[case], cluster_of(case), num_epochs=epochs).trace
+        predicted = predict_on(self.workloads[case], self.cluster(case), num_epochs=epochs).trace
         row = Row(
             case=asdict(case),
             predicted=figures([predicted], schedule, warmup),
@@ -124,21 +127,6 @@ class Cell:
             blame=blame_of(predicted, traces, schedule, warmup),
         )
         return row, [(predicted, schedule), (traces[0], schedule)]
-
-
-def cluster_of(case: Case) -> Cluster:
-    return case_cluster(case, len(os.sched_getaffinity(0)))
-
-
-def reference_seconds() -> float:
-    """What a small kernel takes on one core now, to see the machine's own speed wander."""
-    values = np.ones(REFERENCE_NUMEL, dtype=np.float32)
-    times = []
-    for _ in range(REFERENCE_TIMES):
-        start = perf_counter()
-        np.sqrt(values * 1.5 + values)
-        times.append(perf_counter() - start)
-    return median(times)
 
 
 def train_on(workload: Workload, cluster: Cluster) -> Trace:
@@ -157,7 +145,7 @@ def require_runnable(cells: Sequence[Cell]) -> None:
     """Refuse before any work what this machine may not do."""
     from halocast.exec.emulate import can_emulate
 
-    link = next((cell.cases[0].link for cell in cells if emulates(cluster_of(cell.cases[0]))), None)
+    link = next((cell.cases[0].link for cell in cells if emulates(cell.cluster(cell.cases[0]))), None)
     reason = can_emulate() if link is not None else ""
     if reason:
         raise RunError(f"--links {link}: {reason}; --links own takes this machine's own links")
@@ -193,7 +181,9 @@ def _all_rows(grid: Grid, options: Options) -> tuple[list[Row], TwoTraces]:
     """Cell by cell, so that graphs of one cell only are in memory."""
     rows: list[Row] = []
     first: TwoTraces = []
-    cells = [Cell(cases=cases, grid=grid, runs=Runs(options.out / RUNS)) for cases in grid.cells() if cases]
+    runs = Runs(options.out / RUNS)
+    cells = [Cell(cases=cases, grid=grid, runs=runs, profile=options.profile) for cases in grid.cells() if cases]
+    machine = Machine()
     may_run = False
     with status() as say:
         for k, cell in enumerate(cells):
@@ -204,7 +194,7 @@ def _all_rows(grid: Grid, options: Options) -> tuple[list[Row], TwoTraces]:
                     require_runnable(cells[k:])
                     may_run = True
                 say(f"cell {k + 1} of {len(cells)}, round {turn + 1} of {grid.rounds}: {case.name}")
-                cell.run(case, turn, train_on)
+                cell.run(case, turn, train_on, machine)
             found = [cell.compare(case) for case in cell.cases]
             rows += [row for row, _ in found]
             first = first or next((traces for _, traces in found if traces), [])

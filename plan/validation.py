@@ -18,6 +18,7 @@ from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import hyperperiod
 from halocast.schedule.text import format_schedule
 from halocast.sim.cluster import Cluster, list_clusters, load_cluster
+from halocast.sim.profile import Profile, calibrated
 
 OWN = "own"  # links: this machine as it is
 LOOPBACK = "cpu-local"  # what describes it where it has no GPUs
@@ -132,10 +133,11 @@ def case_scenario(case: Case, overrides: Iterable[str] = ()) -> Scenario:
     return load_scenario("demo", [*chosen, f"cluster.name={LOOPBACK}", f"cluster.gpus={case.ranks}"])
 
 
-def case_cluster(case: Case, num_cores: int) -> Cluster:
-    """As described, on as many cores as there are; ranks on GPUs have a device each."""
+def case_cluster(case: Case, num_cores: int, profile: Profile | None = None) -> Cluster:
+    """As described or measured, on as many cores as there are; ranks on GPUs have a device each."""
     found = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
-    return found if found.staged else replace(found, shared_cores=num_cores)
+    here = found if found.staged else replace(found, shared_cores=num_cores)
+    return here if profile is None else calibrated(here, profile)
 
 
 def measured_epochs(schedule: Schedule, at_least: int) -> tuple[int, int]:

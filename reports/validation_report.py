@@ -76,7 +76,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         pace = summary["machine"]
         wandered = f"between {pace['fastest']:.2f} and {pace['slowest']:.2f} of its median"
         loud = max(pace["slowest"] - 1, 1 - pace["fastest"]) > WANDERS
-        said.append(f"A small kernel between the runs took {wandered}{': the machine was not steady' if loud else ''}.")
+        steady = ": the machine was not steady" if loud else ""
+        said.append(f"A small kernel on all cores between the runs took {wandered}{steady}.")
     return said
 
 

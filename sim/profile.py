@@ -206,6 +206,7 @@ def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
         rates: dict[str, Any] = {
             "stream_bytes_per_s": messages.stream_bytes_per_s,
             "host_bytes_per_s": messages.host_bytes_per_s,
+            "core_s_per_byte": messages.core_s_per_byte or None,
         }
         return {"gloo": replace(cluster.gloo, latency_s=messages.latency_s, **rates, **slower)}
     if profile.table.made.backend == Transport.NCCL and isinstance(cluster.nccl, Nccl):

@@ -9,6 +9,7 @@ import pytest
 
 from halocast.base.errors import RunError
 from halocast.cli import run, validate
+from halocast.cli.pace import Machine
 from halocast.exec.emulate import can_emulate
 from halocast.plan.workload import Workload
 from halocast.schedule.trace import Trace, load_trace
@@ -17,6 +18,12 @@ from halocast.sim.engine import simulate
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "model.hidden=8"]
 ONE = ["--ranks", "2", "--models", "sage", "--graphs", "sparse", "--rounds", "1", "--epochs", "4", *SMALL]
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else the machine does."""
+    monkeypatch.setattr(validate, "Machine", lambda: Machine(reference=lambda: 1.0))
 
 
 def said(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
