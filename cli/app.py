@@ -27,6 +27,7 @@ from halocast.reports.perfetto import write_perfetto
 from halocast.reports.table import constants, size, text_table
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
+from halocast.sim.profile import load_profile
 from halocast.sim.world import StoppedError
 
 app = typer.Typer(
