@@ -176,7 +176,7 @@ def compare(
     methods: Annotated[str, typer.Option(help="Comma-separated methods [all].")] = "",
     execute: Annotated[bool, typer.Option("--execute", help="Also run every method for real on this machine.")] = False,
     profile: ProfileFile = None,
-    scaling: Annotated[float, typer.Option(help="Seconds for predictions at other numbers of GPUs; 0: none.")] = 30,
+    scaling: Annotated[float, typer.Option(help="Seconds for predictions at other numbers of GPUs; 0: none.")] = 60,
 ) -> None:
     """All methods on one scenario: a table, and a report directory."""
     require(scaling >= 0, f"--scaling {scaling}: needs to be at least 0 (0: no scaling)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halocast.reports.html_charts import link_table
 from halocast.reports.metrics import PARTS
 from halocast.reports.report_data import Comparison, Result, family
 from halocast.reports.report_verdict import LABELS
@@ -30,7 +31,7 @@ def draw_all(directory: Path, comparison: Comparison) -> list[tuple[str, str]]:
     if any(point.epoch_s for point in comparison.scaling):
         _save(_scaling(comparison), directory / "scaling")
         drawn.append(("Predicted epoch over the number of devices", f"{directory.name}/scaling"))
-    if any(result.summary.get("bytes_by_link") for result in comparison.predicted):
+    if any(result.trace.links for result in comparison.predicted):
         _save(_links(comparison.predicted), directory / "links")
         drawn.append(("Bytes per epoch on the links that carry most", f"{directory.name}/links"))
     if comparison.predicted:
@@ -114,14 +115,11 @@ def _scaling(comparison: Comparison) -> Figure:
 
 def _links(results: list[Result]) -> Figure:
     """A group of bars per link would be unreadable with many methods: a table of shades with the bytes in it."""
-    most: dict[str, float] = {}
-    for result in results:
-        for name, value in result.summary.get("bytes_by_link", {}).items():
-            most[name] = max(most.get(name, 0.0), value)
-    links = sorted(most, key=lambda name: (-most[name], name))[:MOST_LINKS]
-    values = [[result.summary.get("bytes_by_link", {}).get(link, 0.0) for result in results] for link in links]
+    table = link_table(results, MOST_LINKS)
+    links = [row["link"] for row in table["rows"]]
+    values = [[cell["num_bytes"] for cell in row["cells"]] for row in table["rows"]]
     figure, axis = _figure(2.5 + 0.85 * len(results), 1.4 + 0.36 * len(links))
-    axis.imshow(values, aspect="auto", cmap="Blues", vmax=1.6 * max(most.values()))
+    axis.imshow(values, aspect="auto", cmap="Blues", vmax=1.6 * max(map(max, values)))
     for row, line in enumerate(values):
         for column, value in enumerate(line):
             axis.text(column, row, size(value) if value else "–", ha="center", va="center", fontsize="x-small")

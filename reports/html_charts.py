@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from halocast.reports.critical import last_window
 from halocast.reports.metrics import PARTS
+from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
 from halocast.reports.report_data import Comparison, Result, ScalePoint, family
 from halocast.reports.report_verdict import LABELS
 from halocast.reports.table import Summary, seconds, size
@@ -66,24 +68,28 @@ def _memory(s: Summary, widest: int) -> Row:
     }
 
 
-def link_table(results: Sequence[Result]) -> Row:
-    """Bytes per epoch and mean utilisation of the links that carry most, by method."""
+def link_table(results: Sequence[Result], most: int = MOST_LINKS) -> Row:
+    """Bytes per epoch and mean utilisation of the links that carry most, by method; of all links of a trace."""
+    carried = [bytes_by_link(result.trace) for result in results]
+    used = [link_utilisation(r.trace, last_window(r.trace, r.summary["warmup_epochs"])) for r in results]
     totals: dict[str, float] = {}
-    for result in results:
-        for name, num_bytes in result.summary.get("bytes_by_link", {}).items():
+    for found in carried:
+        for name, num_bytes in found.items():
             totals[name] = max(totals.get(name, 0.0), num_bytes)
-    names = sorted(totals, key=lambda name: (-totals[name], name))[:MOST_LINKS]
-    rows = [{"link": name, "cells": [_link_cell(result.summary, name) for result in results]} for name in names]
+    names = sorted(totals, key=lambda name: (-totals[name], name))[:most]
+    rows = [
+        {"link": name, "cells": [_link_cell(b.get(name), u.get(name)) for b, u in zip(carried, used, strict=True)]}
+        for name in names
+    ]
     return {"methods": [result.method for result in results], "rows": rows, "left_out": len(totals) - len(names)}
 
 
-def _link_cell(s: Summary, link: str) -> Row:
-    num_bytes = s.get("bytes_by_link", {}).get(link)
-    used = s.get("link_utilisation", {}).get(link)
+def _link_cell(num_bytes: float | None, used: Utilisation | None) -> Row:
     return {
-        "bytes": size(num_bytes) if num_bytes is not None else "",
-        "used": f"{used['mean']:.0%}" if used else "",
-        "level": round(100 * used["mean"]) if used else 0,
+        "num_bytes": num_bytes or 0.0,
+        "bytes": size(num_bytes) if num_bytes else "",
+        "used": f"{used.mean:.0%}" if used and num_bytes else "",
+        "level": round(100 * used.mean) if used and num_bytes else 0,
     }
 
 

@@ -84,14 +84,16 @@
 
   function labelEnds(svg, curves, x, y, floor) {
     const ends = curves.filter((curve) => curve.points.length).map((curve) => ({ curve, point: curve.points.at(-1) }));
-    ends.sort((a, b) => b.point[1] - a.point[1]);
-    let above = -Infinity;
-    const placed = ends.map((end) => { above = Math.max(y(end.point[1]), above + 13); return above; });
-    const excess = Math.max(0, (placed.at(-1) ?? 0) - floor);
-    ends.forEach(({ curve, point }, i) => {
-      const label = add(svg, "text", { x: x(point[0]) + 9, y: placed[i] + 4 - excess }, curve.method);
-      label.style.fill = curveColour(curve);
-    });
+    for (const k of new Set(ends.map((end) => end.point[0]))) {
+      const mine = ends.filter((end) => end.point[0] === k).sort((a, b) => b.point[1] - a.point[1]);
+      let above = -Infinity;
+      const placed = mine.map((end) => { above = Math.max(y(end.point[1]), above + 13); return above; });
+      const excess = Math.max(0, placed.at(-1) - floor);
+      mine.forEach(({ curve, point }, i) => {
+        const label = add(svg, "text", { x: x(point[0]) + 9, y: placed[i] + 4 - excess }, curve.method);
+        label.style.fill = curveColour(curve);
+      });
+    }
   }
 
   function scalingLegend() {

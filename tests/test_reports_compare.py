@@ -17,12 +17,13 @@ from halocast.base.errors import InputError
 from halocast.cli import run
 from halocast.cli.compare import device_counts
 from halocast.reports.html import render
-from halocast.reports.html_charts import epoch_bars, memory_bars, scaling_chart
+from halocast.reports.html_charts import epoch_bars, link_table, memory_bars, scaling_chart
 from halocast.reports.report import write_report
 from halocast.reports.report_data import Failure, ScalePoint
 from halocast.reports.report_md import markdown
 from halocast.reports.report_verdict import verdict
 from halocast.reports.timeline import op_totals, shown, timeline
+from halocast.schedule.trace import LinkUse
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "run.epochs=3"]
 
@@ -135,6 +136,20 @@ def test_bars_add_up_and_share_one_scale() -> None:
     assert [s["class"] for s in bars[0]["segments"]] == ["compute", "exposed_comm", "wait"]
     banded = epoch_bars([result(**times(1.0), band={"low_s": 0.5, "high_s": 2.0, "basis": ""})])
     assert banded[0]["band"] == [25, 100]
+
+
+def test_the_table_of_links_has_every_link_of_every_trace() -> None:
+    one = result(method="a")
+    links = tuple(
+        LinkUse(name=f"link {k}", bytes_per_s=10, num_bytes=30.0 * k, times_s=(0, 1e9), rates=(5, 0))
+        for k in range(1, 13)
+    )
+    with_links = replace(one, trace=replace(one.trace, links=links))
+    table = link_table([with_links, replace(one, trace=replace(one.trace, links=()))])
+    assert [row["link"] for row in table["rows"]] == [f"link {k}" for k in range(12, 0, -1)]
+    assert [cell["bytes"] for cell in table["rows"][0]["cells"]] == ["120 B", ""]
+    assert [cell["level"] for cell in table["rows"][0]["cells"]] == [50, 0]
+    assert link_table([with_links], most=5)["left_out"] == 7
 
 
 def test_memory_bars_show_what_does_not_fit_beyond_the_capacity() -> None:
