@@ -18,10 +18,11 @@ from torch import Tensor
 
 from halocast.exec.bench import Bench, Measured, point
 from halocast.exec.calibrate_kernels import QUICK, sizes, some_graph
-from halocast.exec.stopwatch import FEWEST, Timing, summary, time_it
+from halocast.exec.stopwatch import FEWEST, Timing, summary
 from halocast.models.modules import drop
 
 Run = Callable[[], object]
+Clock = Callable[[], float]
 MOST_BYTES, TRAFFIC_BYTES = 32e6, 4_000_000
 UNDISTURBED = 0.95  # of samples; the rest is taken for other tenants' doing
 MOST_SAMPLES, BATCH_S = 200, 0.0001  # short batches: a core that others take spoils the whole batch
@@ -72,13 +73,21 @@ def _allreduce(bench: Bench, values: Tensor) -> None:
 
 def busy(bench: Bench) -> Iterator[Measured]:
     """How much slower kernels are when all ranks run them at once; cores share caches and memory."""
+    # On a CPU the core's time, which stands still while another process has the core.
+    clock = time.perf_counter if bench.device.stages else time.thread_time
     for kind, run in _typical(bench).items():
-        alone = time_it(run, bench.limits, bench.device.finish) if bench.rank == 0 else None
-        bench.meet()
-        crowded = together(bench, run)
+        alone = summary([_lasting(bench, run, clock) for _ in range(FEWEST)]) if bench.rank == 0 else None
+        crowded = together(bench, run, clock)
         if alone is not None:
-            ratio = Timing(seconds=crowded.seconds / alone.seconds, spread=crowded.spread, repeats=crowded.repeats)
+            ratio = replace(crowded, seconds=crowded.seconds / alone.seconds)
             yield point("busy", f"busy_{kind}", (bench.num_ranks,), ratio)
+
+
+def _lasting(bench: Bench, run: Run, clock: Clock) -> float:
+    start = clock()
+    run()
+    bench.device.finish()
+    return clock() - start
 
 
 def overlap(bench: Bench) -> Iterator[Measured]:
@@ -142,7 +151,7 @@ def _typical(bench: Bench) -> dict[str, Run]:
 WARMUPS = 3
 
 
-def together(bench: Bench, run: Run) -> Timing:
+def together(bench: Bench, run: Run, clock: Clock = time.perf_counter) -> Timing:
     """Seconds of what all ranks do at once, as rank 0 sees them; all repeat it as often."""
     bench.meet()
     start = time.perf_counter()
@@ -154,11 +163,11 @@ def together(bench: Bench, run: Run) -> Timing:
     wanted = int(bench.agree(min(MOST_SAMPLES, max(FEWEST, bench.limits.most_s / (once_s * batch)))))
     samples = []
     for _ in range(wanted):
-        start = time.perf_counter()
+        start = clock()
         for _ in range(batch):
             run()
         bench.device.finish()
-        samples.append((time.perf_counter() - start) / batch)
+        samples.append((clock() - start) / batch)
     bench.meet()
     return summary(samples, batch)
 
