@@ -1,4 +1,4 @@
-"""Prints what stale rows cost in accuracy: every method against vanilla after as many epochs, and draws the curves.
+"""Prints what stale and sampled rows cost in accuracy, against vanilla after as many epochs, and draws the curves.
 
 All methods of a graph share model, optimiser, epochs and seeds; nothing is chosen per method. Final accuracies are
 exact evaluations of the weights a run ends with. Curves are of the training forward (dropout on, rows as stale as
@@ -27,6 +27,7 @@ MODEL = ("model.kind=sage", "model.layers=3", "model.hidden=64", "model.dropout=
 RUN = ("run.lr=0.01", "run.threads=1")
 SYNTHETIC = ("graph.nodes=4000", "graph.degree=8", "graph.classes=6", "graph.features=32", "graph.mixing=0.3")
 REAL = ("pubmed", "amazon-computers")
+PLAIN = "model.precompute=false"
 ERRORS_OF = ("pipegcn", "pipegcn-gf")
 
 
@@ -37,6 +38,7 @@ class Case:
     name: str
     settings: tuple[str, ...]
     allowed: float | None  # None: printed to be seen, promised by nobody
+    base: str = "vanilla"  # the case it is compared with
 
 
 CASES = (
@@ -45,6 +47,15 @@ CASES = (
     *(Case(f"digest N={n}", ("method.name=digest", f"method.interval={n}"), 2.0) for n in (1, 5, 10)),
     Case("digest-a bound 1", ("method.name=digest-a", "method.bound=1"), 2.0),
     Case("digest-a", ("method.name=digest-a",), None),
+    *(Case(f"bns p={p}", ("method.name=bns", f"method.rate={p}"), 1.5) for p in (0.1, 0.01)),
+    Case("bns p=0, random parts", ("method.name=bns", "method.rate=0", "graph.partitioner=random"), None),
+    *(Case(f"psc tau={tau}", ("method.name=psc", f"method.tau={tau}"), 1.5) for tau in (1, 2)),
+    # PSC-GCN's own setting: layer 0 is sampled, too
+    Case("vanilla, no pre", ("method.name=vanilla", PLAIN), 0.0, "vanilla, no pre"),
+    *(
+        Case(f"psc tau={t}, no pre", ("method.name=psc", f"method.tau={t}", PLAIN), 1.5, "vanilla, no pre")
+        for t in (1, 2)
+    ),
 )
 
 
@@ -74,18 +85,25 @@ def run_case(case: Case, graph: Sequence[str], num_epochs: int, seeds: Sequence[
     return Result(case=case, final=final, curve=tuple(curves.mean(axis=0).tolist()))
 
 
-def compare(graph: Sequence[str], num_epochs: int, seeds: Sequence[int]) -> list[Result]:
-    """All cases, vanilla first; prints a row as soon as it is known."""
-    print(f"  {'method':18}{'test accuracy':>14}{'to vanilla':>12}{'allowed':>9}   by seed", flush=True)
-    results: list[Result] = []
-    for case in CASES:
-        result = run_case(case, graph, num_epochs, seeds)
-        results.append(result)
-        allowed = "" if case.allowed is None else f"{-case.allowed:.0f}"
+def compare(graph: Sequence[str], num_epochs: int, seeds: Sequence[int], cases: Sequence[Case] = CASES) -> list[Result]:
+    """The cases in order; prints a row as soon as it is known, with its distance to the case it is compared with."""
+    print(f"  {'method':23}{'test accuracy':>14}{'std':>7}{'to vanilla':>12}{'allowed':>9}   by seed", flush=True)
+    results: dict[str, Result] = {}
+    for case in cases:
+        result = results[case.name] = run_case(case, graph, num_epochs, seeds)
+        allowed = "" if case.allowed is None else f"{-case.allowed:.1f}"
         by_seed = " ".join(f"{value:.2f}" for value in result.final)
-        change = result.mean - results[0].mean
-        print(f"  {case.name:18}{result.mean:14.2f}{change:+12.2f}{allowed:>9}   {by_seed}", flush=True)
-    return results
+        spread = statistics.stdev(result.final) if len(seeds) > 1 else 0.0
+        change = result.mean - results[case.base].mean
+        print(f"  {case.name:23}{result.mean:14.2f}{spread:7.2f}{change:+12.2f}{allowed:>9}   {by_seed}", flush=True)
+    return list(results.values())
+
+
+def chosen_cases(starts: Sequence[str]) -> list[Case]:
+    """Cases whose names start so, and what they are compared with; all where nothing is asked for."""
+    found = [case for case in CASES if case.name.startswith(tuple(starts or [""]))]
+    bases = {case.base for case in found}
+    return [case for case in CASES if case in found or case.name in bases]
 
 
 def accuracy_panel(title: str, results: Sequence[Result]) -> Panel:
@@ -136,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of real graphs (.npz)")
     parser.add_argument("--graphs", nargs="+", default=["synthetic", *REAL], help="which of them, if they are there")
+    parser.add_argument("--methods", nargs="*", default=[], help="beginnings of the cases' names [all]")
     parser.add_argument("--epochs", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("reports-out/convergence.png"))
@@ -145,8 +164,9 @@ def main() -> None:
         if name not in args.graphs:
             continue
         print(f"{name}, {RANKS} METIS parts, {args.epochs} epochs, mean of {args.seeds} seeds")
-        panels.append(accuracy_panel(name, compare(settings, args.epochs, range(args.seeds))))
-    panels += error_panels(args.epochs)
+        results = compare(settings, args.epochs, range(args.seeds), chosen_cases(args.methods))
+        panels.append(accuracy_panel(name, results))
+    panels += [] if args.methods else error_panels(args.epochs)
     draw_curves(args.out, panels)
     print(f"curves: {args.out}")
 
