@@ -17,7 +17,7 @@ from halocast.exec.handlers import handle
 from halocast.exec.interpret import Progress
 from halocast.exec.job import Job, Settings
 from halocast.exec.state import RankState
-from halocast.graph import Graph, build_parts, load
+from halocast.graph import Graph, build_parts
 from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
 from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
@@ -25,7 +25,6 @@ from halocast.methods.psc import Wait
 from halocast.models.spec import ModelKind
 from halocast.schedule.check import staleness
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 GRAPH = small_graph()
 ASSIGNED = metis_parts(GRAPH, 3)
 PARTS = build_parts(GRAPH, ASSIGNED)
@@ -255,20 +254,3 @@ def test_it_learns_as_well_as_vanilla_where_a_tenth_of_the_neighbours_are_some(t
     vanilla = points(tmp_path / "vanilla", graph, "vanilla", 60)
     for tau in (1, 2):
         assert points(tmp_path / str(tau), graph, "psc", 60, tau=tau) >= vanilla - 1.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["pubmed", "amazon-computers"])
-def test_sampling_methods_learn_real_graphs_as_well_as_vanilla(tmp_path: Path, name: str) -> None:
-    if not (DATA / f"{name}.npz").exists():
-        pytest.skip(f"{name}.npz is not beside the project")
-    graph = load(str(DATA / f"{name}.npz"))
-
-    def over_seeds(label: str, method: str, **options: Any) -> float:
-        return mean(points(tmp_path / f"{label}-{s}", graph, method, 150, s, **options) for s in range(3))
-
-    vanilla = over_seeds("vanilla", "vanilla")
-    for rate in (0.1, 0.01):
-        assert over_seeds(f"bns-{rate}", "bns", rate=rate) >= vanilla - 1.5
-    for tau in (1, 2):
-        assert over_seeds(f"psc-{tau}", "psc", tau=tau, eps=0.1) >= vanilla - 1.5
