@@ -66,11 +66,12 @@ def main() -> None:
     parser.add_argument("--convolutions", type=int, default=16)
     parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="a word of the rows to print [all rows]")
     asked = parser.parse_args()
     graph = load(asked.graph) if asked.graph else small_graph()
     print(f"{asked.graph or 'synthetic'}, {asked.convolutions} convolutions, {asked.epochs} epochs, lr {asked.lr}")
     print(f"{'test accuracy':24}{'best':>17}{'last':>17}   over {asked.seeds} seeds")
-    for name, changes in TRICKS.items():
+    for name, changes in ((name, changes) for name, changes in TRICKS.items() if asked.only in name):
         options = gnnpipe.Options(**{"stages": 1, "chunks": asked.chunks, **changes})
         scores = [trained(graph, options, asked, seed) for seed in range(asked.seeds)]
         best = [max(found.values(), key=lambda score: score["val"])["test"] for found in scores]
