@@ -202,7 +202,7 @@ def draw(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
     left.set_ylabel(f"predicted epoch, ms (band: ±{AIMED_MOST:.0%})")
     blame = summary["blame"][:SHOWN_BLAME]
     right.barh([f"{row['verb']} {row['part']}" for row in blame], [100 * row["miss"] for row in blame])
-    right.set_xlabel("predicted less measured, % of the measured epoch, mean over scenarios")
+    right.set_xlabel("predicted less measured, % of the epoch")
     right.invert_yaxis()
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
@@ -219,6 +219,8 @@ def points(rows: Sequence[Row]) -> list[tuple[str, str, float, float]]:
 
 
 def _scatter(axis: Any, found: Sequence[tuple[str, str, float, float]]) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     if not found:
         return
     colours = {method: f"C{k % 10}" for k, method in enumerate(dict.fromkeys(point[0] for point in found))}
@@ -234,4 +236,8 @@ def _scatter(axis: Any, found: Sequence[tuple[str, str, float, float]]) -> None:
     axis.loglog(ends, ends, color="black", linewidth=0.8)
     band = ([factor * x for x in ends] for factor in (1 - AIMED_MOST, 1 + AIMED_MOST))
     axis.fill_between(ends, *band, color="#dddddd")
+    for side in (axis.xaxis, axis.yaxis):  # 1, 2, 5, 10: more labels would overlap
+        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        side.set_major_formatter("{x:g}")
+        side.set_minor_formatter(NullFormatter())
     axis.legend(frameon=False, fontsize="small")
