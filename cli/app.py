@@ -15,6 +15,7 @@ from halocast.cli.compare import CompareOptions, compare_methods, method_names, 
 from halocast.cli.doctor import doctor
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
+from halocast.cli.plan import plan_command
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
 from halocast.cli.validate import Options, validate_grid
@@ -255,3 +256,4 @@ def show(
 
 
 app.command("sweep")(sweep_command)
+app.command("plan")(plan_command)

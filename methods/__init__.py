@@ -1,7 +1,7 @@
 """The methods: each file turns (halo, model, options) into a schedule; METHODS is where they are found."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,8 @@ class Method:
     """How to make a method's schedule; `options` is the record its [method] keys are checked against.
 
     Where parts are chunks, not one per rank, `fit` settles the options that depend on the ranks and layers; `choices`
-    are all legal ones, of which a planner may pick.
+    are all legal ones, of which a planner may pick. `ranges` are values of options that papers tried, for a planner;
+    `share` is the option that says how much is kept of what a method samples.
     """
 
     make: Callable[[Halo, ModelSpec, Any, int], Schedule]
@@ -24,6 +25,8 @@ class Method:
     summary: str
     fit: Callable[[Any, int, int], Any] | None = None
     choices: Callable[[Any, int, int], Iterator[Any]] | None = None
+    ranges: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    share: str | None = None
 
     @property
     def chunks(self) -> bool:
@@ -37,11 +40,25 @@ METHODS = MappingProxyType(
         "pipegcn": Method(pipegcn.pipegcn, pipegcn.Options, "exchange while the next epoch computes; rows are stale"),
         "pipegcn-f": Method(pipegcn.pipegcn, pipegcn.OptionsF, "pipegcn with smoothed features"),
         "pipegcn-g": Method(pipegcn.pipegcn, pipegcn.OptionsG, "pipegcn with smoothed gradients"),
-        "digest": Method(digest.digest, digest.Options, "stale rows through a store every N epochs; weights averaged"),
-        "digest-a": Method(
-            digest.digest_a, digest.AsyncOptions, "digest without waiting: weights through the store too"
+        "digest": Method(
+            digest.digest,
+            digest.Options,
+            "stale rows through a store every N epochs; weights averaged",
+            ranges={"interval": (1, 5, 10, 20)},
         ),
-        "bns": Method(bns.bns, bns.Options, "a random share of the halo rows in every epoch, scaled"),
+        "digest-a": Method(
+            digest.digest_a,
+            digest.AsyncOptions,
+            "digest without waiting: weights through the store too",
+            ranges={"interval": (1, 5, 10, 20)},
+        ),
+        "bns": Method(
+            bns.bns,
+            bns.Options,
+            "a random share of the halo rows in every epoch, scaled",
+            ranges={"rate": (0.01, 0.1, 0.3)},
+            share="rate",
+        ),
         "gnnpipe": Method(
             gnnpipe.gnnpipe,
             gnnpipe.Options,
@@ -49,7 +66,13 @@ METHODS = MappingProxyType(
             fit=gnnpipe.fit,
             choices=gnnpipe.choices,
         ),
-        "psc": Method(psc.psc, psc.Options, "rows that sampled edges need, sent tau epochs ahead, features cached"),
+        "psc": Method(
+            psc.psc,
+            psc.Options,
+            "rows that sampled edges need, sent tau epochs ahead, features cached",
+            ranges={"tau": (1, 2), "eps": (0.1, 0.3, 0.5)},
+            share="eps",
+        ),
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),
     }
 )

@@ -128,6 +128,12 @@ def calibration(cluster: Cluster) -> str | None:
     return None if measured is None else measured.source
 
 
+def fit_summary(schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
+    """Whether a schedule fits in its devices' memory, and what fills it; known without a simulation."""
+    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    return _memory_summary(memories, schedule, cluster)
+
+
 def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
     """Whether everything fits, told of the rank with the least head-room."""
     worst = tightest(memories)

@@ -11,7 +11,7 @@ from halocast.plan.pool import Pool
 from halocast.plan.results import LEASE_S, ResultFile, State, Stored, Tables
 from halocast.plan.scenario import build_scenario, tables_of
 from halocast.plan.version import scenario_key
-from halocast.plan.worker import Answer
+from halocast.plan.worker import PREDICT, Answer
 
 LOOK_S = 0.5  # how often to look what others have finished
 Progress = Callable[[int, int], None]  # finished, of
@@ -26,15 +26,16 @@ class Job:
     reason: str = ""
 
 
-def job_of(tables: Mapping[str, Mapping[str, object]]) -> Job:
+def job_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Job:
     """Equal scenarios are equal jobs, whichever of their keys were left at a default."""
     raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
     try:
-        whole = tables_of(build_scenario(raw, "scenario"))
+        whole: Tables = dict(tables_of(build_scenario(raw, "scenario")))
     except InputError as error:
         return Job(key=scenario_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
-    whole.pop("plan", None)
-    return Job(key=scenario_key(whole), tables=whole)
+    whole.pop("plan")
+    asked = whole if task == PREDICT else {**whole, "task": task}
+    return Job(key=scenario_key(asked), tables=asked)
 
 
 def complete(

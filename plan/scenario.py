@@ -179,6 +179,35 @@ class RunSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSection:
+    """What `halocast plan` may choose from; empty means its defaults."""
+
+    methods: tuple[str, ...] = ()  # all, one of each family of variants
+    clusters: tuple[str, ...] = ()  # names or files; the scenario's own, else all with GPUs
+    gpus: tuple[int, ...] = ()  # powers of two, and all of a cluster
+    max_gpus: int = 16
+    partitioners: tuple[Partitioner, ...] = (Partitioner.METIS,)
+    options: dict[str, dict[str, tuple[Any, ...]]] = field(default_factory=dict)  # {bns = {rate = [0.1, 0.5]}}
+    max_staleness: int | None = None  # epochs that rows may be old
+    min_rate: float = 0.1  # of what a sampling method keeps
+
+    def __post_init__(self) -> None:
+        for name in (*self.methods, *self.options):
+            if name not in METHODS:
+                raise unknown("method", name, METHODS)
+        for name, table in self.options.items():
+            known = {one.name for one in fields(METHODS[name].options)}
+            for key in table:
+                if key not in known:
+                    raise unknown("key", key, known, f"options.{name}")
+        for num in (*self.gpus, self.max_gpus):
+            require(num >= 1, f"gpus = {num}: needs to be at least 1")
+        require(0 <= self.min_rate <= 1, f"min_rate = {self.min_rate}: needs 0 <= min_rate <= 1")
+        legal = self.max_staleness is None or self.max_staleness >= 0
+        require(legal, f"max_staleness = {self.max_staleness}: needs to be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSection:
     name: str = "vanilla"
     options: Any = field(default_factory=METHODS["vanilla"].options)
@@ -192,6 +221,7 @@ class Scenario:
     cluster: ClusterSection = field(default_factory=ClusterSection)
     run: RunSection = field(default_factory=RunSection)
     world: WorldSection = field(default_factory=WorldSection)
+    plan: PlanSection = field(default_factory=PlanSection)
 
     @property
     def itemsize(self) -> int:
@@ -206,6 +236,7 @@ _RECORDS = {
     "cluster": ClusterSection,
     "run": RunSection,
     "world": WorldSection,
+    "plan": PlanSection,
 }
 
 

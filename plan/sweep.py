@@ -77,7 +77,7 @@ def sweep(
     tables = tables_of(scenario) if isinstance(scenario, Scenario) else dict(scenario)
     combinations = list(combine(tables, vary))
     require_some_legal([job for _, job in combinations])
-    with _result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
+    with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
         found = complete(file, [job for _, job in combinations], pool, progress)
     return Sweep(rows=tuple(_row(values, job, found[job.key]) for values, job in combinations))
 
@@ -148,7 +148,7 @@ def _row(values: Values, job: Job, stored: Stored) -> Row:
 
 
 @contextmanager
-def _result_path(path: str | Path | None) -> Iterator[Path]:
+def result_path(path: str | Path | None) -> Iterator[Path]:
     """The file that was named, or one for now only."""
     if path is not None:
         yield Path(path)

@@ -12,7 +12,14 @@ from typing import Any
 PREDICTING = ("base", "schedule", "graph", "models", "methods", "sim")
 MODULES = (
     *("reports/metrics.py", "reports/intervals.py", "reports/summary.py"),
-    *("plan/scenario.py", "plan/clusters.py", "plan/testbeds.py", "plan/workload.py", "plan/predict.py"),
+    *(
+        "plan/scenario.py",
+        "plan/clusters.py",
+        "plan/testbeds.py",
+        "plan/workload.py",
+        "plan/predict.py",
+        "plan/screen.py",
+    ),
 )
 
 
@@ -35,14 +42,10 @@ def scenario_key(tables: dict[str, Any]) -> str:
 
 
 def _files(tables: dict[str, Any]) -> list[str]:
-    """Files that a scenario names: a cluster's text, and the age of data, which may be large."""
-    cluster, dataset = (
-        Path(str(tables.get("cluster", {}).get("file", ""))),
-        Path(str(tables.get("graph", {}).get("dataset", ""))),
-    )
-    found = []
-    if cluster.is_file():
-        found.append(hashlib.sha256(cluster.read_bytes()).hexdigest())
+    """Files that a scenario names: the text of a cluster's, and the age of data, which may be large."""
+    cluster, dataset = tables.get("cluster", {}), Path(str(tables.get("graph", {}).get("dataset", "")))
+    named = [Path(str(cluster[key])) for key in ("file", "profile") if cluster.get(key)]
+    found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]
     if dataset.is_absolute() or len(dataset.parts) > 1:
         state = dataset.stat() if dataset.exists() else None
         found.append(f"{state.st_mtime_ns} {state.st_size}" if state else "missing")

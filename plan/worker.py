@@ -7,25 +7,38 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
 from halocast.plan.pipelines import settled
 from halocast.plan.predict import predict
 from halocast.plan.results import State, Tables
-from halocast.plan.scenario import build_scenario
+from halocast.plan.scenario import Scenario, build_scenario
+from halocast.plan.screen import screen
 from halocast.plan.version import prediction_version
 
 Answer = dict[str, Any]  # state; result: figures, or the reason why there are none
 
 
 def answer(tables: Tables) -> Answer:
-    """The figures of a scenario, or why it has none."""
+    """The figures of a scenario, or why it has none; `task` says what is asked of it."""
+    sections = {name: table for name, table in tables.items() if name != "task"}
     try:
-        summary = predict(settled(build_scenario(tables, "scenario")), lean=True).summary
+        scenario = settled(build_scenario(sections, "scenario"))
+        found = TASKS[tables.get("task", PREDICT)](scenario)
     except (InputError, RunError, MemoryError) as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
-    return {"state": State.DONE, "result": summary}
+    return {"state": State.DONE, "result": found}
+
+
+def _predict(scenario: Scenario) -> dict[str, Any]:
+    return predict(scenario, lean=True).summary
+
+
+PREDICT, SCREEN = "predict", "screen"
+TASKS: Mapping[str, Callable[[Scenario], dict[str, Any]]] = MappingProxyType({PREDICT: _predict, SCREEN: screen})
 
 
 def answer_as(version: str, tables: Tables) -> Answer:

@@ -1,0 +1,208 @@
+"""`halocast plan`: the best method, options, machines and number of GPUs for a scenario."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from halocast.base.records import require
+from halocast.cli.options import Json, ScenarioFile, Set
+from halocast.cli.output import note, print_json
+from halocast.cli.sweep import Dask, Jobs, Results
+from halocast.plan.bands import Band, read_bands
+from halocast.plan.planning import make_plan
+from halocast.plan.scenario import load_scenario
+from halocast.plan.search import Aim, Choice, Goal, Plan, Tell
+from halocast.reports.table import aligned, seconds, size
+from halocast.reports.tradeoff import Point, draw_front, require_figure
+
+SHOWN = 15
+HEAD = (
+    "",
+    "method",
+    "options",
+    "GPUs",
+    "on",
+    "epoch",
+    "likely",
+    "exposed",
+    "head-room",
+    "price/epoch",
+    "stale",
+    "sure",
+)
+
+
+def plan_command(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    aim: Annotated[Aim, typer.Option("--aim", help="What is best.")] = Aim.FASTEST,
+    limit_s: Annotated[float | None, typer.Option(help="Longest epoch allowed, in seconds.")] = None,
+    clusters: Annotated[str, typer.Option(help="Comma-separated clusters or files, or all [as [plan] says].")] = "",
+    pareto: Annotated[bool, typer.Option("--pareto", help="Also the best trade-offs of time and price.")] = False,
+    figure: Annotated[Path | None, typer.Option(help="Draw the trade-offs: .png or .svg.")] = None,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Predict every choice that fits.")] = False,
+    top: Annotated[int, typer.Option(help="Choices to print.")] = SHOWN,
+    results: Results = None,
+    jobs: Jobs = None,
+    dask: Dask = None,
+    json: Json = False,
+) -> None:
+    """Which method, with which options, on which machines and how many GPUs; what does not fit, and why."""
+    if figure is not None:
+        require_figure(figure)
+    require(top >= 1, f"--top {top}: needs to be at least 1")
+    chosen = load_scenario(scenario, overrides or ())
+    if clusters:
+        named = tuple(name.strip() for name in clusters.split(",") if name.strip())
+        chosen = replace(chosen, plan=replace(chosen.plan, clusters=named))
+    goal = Goal(aim=aim, limit_s=limit_s, pareto=pareto or figure is not None)
+    with _bar() as tell:
+        found = make_plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
+    bands = read_bands()
+    if json:
+        print_json(as_json(found, bands))
+    else:
+        print(plan_text(found, bands, top, pareto=pareto))
+    if figure is not None:
+        _draw(found, figure)
+
+
+@contextmanager
+def _bar() -> Iterator[Tell]:
+    """A bar with the best so far; silent when stderr is not a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("choices", total=None)
+
+        def tell(what: str, done: int, of: int, best: str) -> None:
+            bar.update(task, completed=done, total=of, description=f"{what}{f'; best: {best}' if best else ''}")
+
+        yield tell
+
+
+def plan_text(plan: Plan, bands: Sequence[Band], top: int = SHOWN, *, pareto: bool = False) -> str:
+    """The best of every method and cluster, what was dropped and not tried, and what the figures do not say."""
+    best = plan.best_of_groups()
+    lines = [_verdict(plan, bands), "", _table(best[:top], bands)]
+    if len(best) > top:
+        lines.append(f"... and {len(best) - top} more (--top)")
+    if pareto:
+        lines += ["", "Best trade-offs of time and price:", _table(plan.front(), bands)]
+    return "\n".join([*lines, "", *_remarks(plan)])
+
+
+def _verdict(plan: Plan, bands: Sequence[Band]) -> str:
+    words = {Aim.FASTEST: "Fastest", Aim.CHEAPEST: "Cheapest", Aim.FEWEST: "Fewest GPUs"}
+    price = f", {_price(plan.best)} an epoch" if plan.best.price is not None else ""
+    likely = _likely(plan.best, bands)
+    return f"{words[plan.goal.aim]}: {plan.best.candidate.label}: {seconds(plan.best.epoch_s)} (likely {likely}){price}"
+
+
+def _table(choices: Sequence[Choice], bands: Sequence[Band]) -> str:
+    return aligned([HEAD, *(_cells(number, choice, bands) for number, choice in enumerate(choices, 1))])
+
+
+def _cells(number: int, choice: Choice, bands: Sequence[Band]) -> list[str]:
+    candidate, ages = choice.candidate, choice.ages
+    return [
+        str(number),
+        candidate.method,
+        candidate.chosen or "-",
+        str(choice.gpus),
+        Path(candidate.cluster).stem,
+        seconds(choice.epoch_s),
+        _likely(choice, bands),
+        seconds(choice.figures["exposed_comm_s"]),
+        size(choice.headroom_bytes),
+        _price(choice),
+        "-" if not ages else str(ages[0]) if len(ages) == 1 else f"{ages[0]}..{ages[-1]}",
+        str(choice.sure),
+    ]
+
+
+def _likely(choice: Choice, bands: Sequence[Band]) -> str:
+    band = choice.band(bands)
+    if band is None:
+        return "not known"
+    low, high = band.around(choice.epoch_s)
+    return f"{seconds(low)} to {seconds(high)}"
+
+
+def _price(choice: Choice) -> str:
+    return "-" if choice.price is None else f"{choice.price:.3g} {choice.figures['currency']}"
+
+
+def _remarks(plan: Plan) -> list[str]:
+    said = [f"{len(plan.choices)} choices predicted, {len(plan.hopeless)} not: their bounds show they are not better."]
+    if plan.dropped:
+        said.append(f"{len(plan.dropped)} choices dropped:")
+        for (method, cluster, what), num in _dropped(plan).most_common(6):
+            said.append(f"  {num:4} {method} on {cluster}: {what}")
+    dates = sorted({f"{Path(c.candidate.cluster).stem} {c.figures['price_date']}" for c in plan.choices if c.price})
+    if dates:
+        said.append(f"Prices are approximate list prices of whole hosts: {', '.join(dates)}.")
+    said.append("likely: where eight of ten predictions of this kind were; some of those rows chose our constants.")
+    if any((choice.ages and choice.ages[-1] > 0) or choice.candidate.options for choice in plan.choices):
+        said.append(
+            "Stale rows and sampling change accuracy and how many epochs training needs: that is not predicted here."
+            " Bound them with [plan] max_staleness and min_rate."
+        )
+    return said
+
+
+def _dropped(plan: Plan) -> "Counter[tuple[str, str, str]]":
+    """By method and cluster, with the words of the first."""
+    first: dict[tuple[str, str], str] = {}
+    found: Counter[tuple[str, str, str]] = Counter()
+    for candidate, reason in plan.dropped:
+        group = candidate.method, Path(candidate.cluster).stem
+        first.setdefault(group, f"{candidate.gpus} GPUs: {reason}")
+        found[*group, first[group]] += 1
+    return found
+
+
+def as_json(plan: Plan, bands: Sequence[Band]) -> dict[str, Any]:
+    return {
+        "aim": str(plan.goal.aim),
+        "choices": [_as_dict(choice, bands) for choice in plan.choices],
+        "front": [choice.candidate.label for choice in plan.front()],
+        "dropped": [{"label": candidate.label, "reason": reason} for candidate, reason in plan.dropped],
+        "not_tried": [{"label": c.candidate.label, "at_least_s": c.screened["bound_s"]} for c in plan.hopeless],
+    }
+
+
+def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
+    band, candidate = choice.band(bands), choice.candidate
+    low, high = band.around(choice.epoch_s) if band else (None, None)
+    plain = {key: value for key, value in choice.figures.items() if not isinstance(value, dict | list)}
+    return {
+        "label": candidate.label,
+        "options": dict(candidate.options),
+        "partitioner": candidate.partitioner,
+        "likely_low_s": low,
+        "likely_high_s": high,
+        "sure": str(choice.sure),
+        "headroom_bytes": choice.headroom_bytes,
+        "ages": choice.ages,
+        **plain,
+    }
+
+
+def _draw(plan: Plan, path: Path) -> None:
+    front = plan.front()
+    require(bool(front), "--figure: none of the clusters has a price (a [price] table)")
+    points = [
+        Point(epoch_s=c.epoch_s, price=c.price, label=c.candidate.label, on_front=c in front)
+        for c in plan.choices
+        if c.price is not None
+    ]
+    draw_front(path, points, str(front[0].figures["currency"]))
+    note(f"figure: {path}")

@@ -1,0 +1,176 @@
+"""Plans: the search finds what trying everything finds, drops what does not fit, and says why."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halocast.base.errors import InputError
+from halocast.cli import run
+from halocast.plan.planning import make_plan
+from halocast.plan.predict import predict
+from halocast.plan.scenario import PlanSection, Scenario, load_scenario
+from halocast.plan.screen import bound_s
+from halocast.plan.search import Aim, Goal, Plan
+from halocast.plan.space import candidates
+
+BASE = ["graph.dataset=reddit", "model.hidden=32", "model.layers=2"]
+SPACE = PlanSection(
+    methods=("vanilla", "pipegcn", "bns", "digest"),
+    clusters=("l4-8x1-25gbe", "t4-x8-g4dn", "t4-3x2-15gbe"),
+    gpus=(1, 2, 4),
+    options={"bns": {"rate": (0.1, 0.5)}, "digest": {"interval": (5,)}},
+)
+GOALS = [
+    Goal(aim=Aim.FASTEST),
+    Goal(aim=Aim.CHEAPEST),
+    Goal(aim=Aim.FEWEST, limit_s=0.35),
+    Goal(aim=Aim.FASTEST, pareto=True),
+]
+
+
+def scenario(space: PlanSection = SPACE) -> Scenario:
+    return replace(load_scenario("demo", BASE), plan=space)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Everything predicted once; plans of the same space then only look it up."""
+    path = tmp_path_factory.mktemp("plan") / "r.sqlite"
+    make_plan(scenario(), results=path, exhaustive=True)
+    yield path
+
+
+def labels(plan: Plan) -> list[str]:
+    return [choice.candidate.label for choice in plan.best_of_groups()]
+
+
+@pytest.mark.parametrize("goal", GOALS)
+def test_the_search_answers_what_trying_everything_answers(goal: Goal, results: Path) -> None:
+    searched = make_plan(scenario(), goal, results=results)
+    tried = make_plan(scenario(), goal, results=results, exhaustive=True)
+    assert labels(searched) == labels(tried)
+    assert searched.best.epoch_s == tried.best.epoch_s
+    if goal.pareto:
+        assert [choice.candidate.label for choice in searched.front()] == [
+            choice.candidate.label for choice in tried.front()
+        ]
+    assert len(searched.choices) < len(tried.choices)
+
+
+def test_ranks_follow_the_aim(results: Path) -> None:
+    cheapest = make_plan(scenario(), Goal(aim=Aim.CHEAPEST), results=results)
+    prices = [choice.price for choice in cheapest.choices]
+    priced = [price for price in prices if price is not None]
+    assert prices == sorted(priced) + [None] * (len(prices) - len(priced))  # those without a price come last
+    fewest = make_plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=0.35), results=results)
+    assert all(choice.epoch_s <= 0.35 for choice in fewest.choices)
+    assert fewest.best.gpus == min(choice.gpus for choice in fewest.choices)
+
+
+def test_no_choice_on_the_front_is_beaten(results: Path) -> None:
+    plan = make_plan(scenario(), GOALS[3], results=results, exhaustive=True)
+    for one in plan.front():
+        for other in plan.choices:
+            assert one.price is not None
+            assert other.price is None or other.epoch_s >= one.epoch_s or other.price >= one.price
+
+
+@pytest.mark.parametrize("method", ["vanilla", "pipegcn", "bns", "psc", "digest", "digest-a", "gnnpipe"])
+@pytest.mark.parametrize("cluster", ["rtx2080ti-x10-pcie3", "a5000-2x4-pcie4-ib200"])
+def test_no_epoch_is_shorter_than_its_bound(method: str, cluster: str) -> None:
+    settings = [*BASE, f"cluster.name={cluster}", "cluster.gpus=4", f"method.name={method}"]
+    found = predict(load_scenario("demo", settings), lean=True)
+    least = bound_s(found.workload.schedule, found.cluster, found.workload.scenario.world.world)
+    assert 0 < least <= found.summary["epoch_s"] * (1 + 1e-9)
+
+
+def test_what_does_not_fit_is_dropped_with_the_reason() -> None:
+    space = PlanSection(methods=("vanilla",), clusters=("rtx2080ti-x10-pcie3",), gpus=(1, 8))
+    large = replace(load_scenario("demo", ["graph.dataset=ogbn-products", "model.hidden=512"]), plan=space)
+    plan = make_plan(large, jobs=1)
+    assert [choice.gpus for choice in plan.choices] == [8]
+    ((candidate, reason),) = plan.dropped
+    assert candidate.gpus == 1
+    assert reason.startswith("does not fit: ")
+    assert "of 11 GB on rank 0 (largest: " in reason
+
+
+def test_bounds_of_staleness_and_sampling_are_kept() -> None:
+    space = replace(SPACE, clusters=("l4-8x1-25gbe",), gpus=(2,), options={}, max_staleness=1, min_rate=0.3)
+    plan = make_plan(scenario(space), jobs=1, exhaustive=True)
+    assert {choice.candidate.label for choice in plan.choices} == {
+        "vanilla on 2 x l4-8x1-25gbe",
+        "pipegcn on 2 x l4-8x1-25gbe",
+        "bns (rate=0.3) on 2 x l4-8x1-25gbe",
+        "digest (interval=1) on 2 x l4-8x1-25gbe",
+    }
+    assert {reason for _, reason in plan.dropped} == {
+        "rows up to 8 epochs old",
+        "rows up to 18 epochs old",
+        "rows up to 38 epochs old",
+    }
+
+
+def test_without_ranges_all_families_and_powers_of_two_are_tried() -> None:
+    found = candidates(replace(load_scenario("demo", BASE), plan=PlanSection()))
+    assert {one.method for one in found} == {"vanilla", "pipegcn", "digest", "digest-a", "bns", "gnnpipe", "psc"}
+    assert {one.gpus for one in found} == {1, 2, 4, 8, 10}
+    assert {one.cluster for one in found} == {"rtx2080ti-x10-pcie3"}
+    assert {one.options["rate"] for one in found if one.method == "bns"} == {0.1, 0.3}
+
+
+def test_a_scenario_without_a_cluster_plans_over_all_that_have_gpus() -> None:
+    bare = Scenario(plan=PlanSection(methods=("vanilla",), gpus=(2,)))
+    assert not {one.cluster for one in candidates(bare)} & {"cpu-local", "cpu-2x1-200mbit"}
+    assert len(candidates(bare)) > 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["plan.methods=['vanila']"], "unknown method 'vanila'; did you mean 'vanilla'"),
+        (["plan.method=['vanilla']"], "unknown key 'method'; did you mean 'methods'"),
+        (["plan.options={bns={rat=[0.1]}}"], "options.bns: unknown key 'rat'; did you mean 'rate'"),
+        (["plan.gpus=[0]"], "gpus = 0: needs to be at least 1"),
+        (["plan.min_rate=2"], "min_rate = 2.0: needs 0 <= min_rate <= 1"),
+        (["plan.clusters=['t5']"], "unknown cluster 't5'"),
+        (["plan.gpus=[99]"], "nothing to choose from"),
+    ],
+)
+def test_mistakes_in_the_plan_section_are_named(settings: list[str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        candidates(load_scenario("demo", [*BASE, *settings]))
+
+
+def test_a_limit_that_nothing_keeps_names_the_nearest(results: Path) -> None:
+    with pytest.raises(InputError, match=r"no choice has an epoch within 1e-06 s; .* takes at least"):
+        make_plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=1e-6), results=results)
+    with pytest.raises(InputError, match="give a limit"):
+        Goal(aim=Aim.FEWEST)
+
+
+def test_the_command_prints_the_ranked_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], results: Path
+) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text(
+        '[graph]\ndataset = "reddit"\n[model]\nhidden = 32\nlayers = 2\n[plan]\nmethods = ["vanilla", "pipegcn"]\n'
+        'clusters = ["l4-8x1-25gbe", "t4-3x2-15gbe"]\ngpus = [1, 2]\n',
+        encoding="utf-8",
+    )
+    figure = tmp_path / "front.svg"
+    assert run(["plan", str(file), "--jobs", "1", "--pareto", "--figure", str(figure)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Fastest: ")
+    for words in ("likely", "head-room", "price/epoch", "Best trade-offs", "accuracy", "l4-8x1-25gbe 2024-06"):
+        assert words in said
+    assert "<svg" in figure.read_text(encoding="utf-8")
+    assert run(["plan", str(file), "--jobs", "1", "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    first = told["choices"][0]
+    assert first["likely_low_s"] < first["epoch_s"] < first["likely_high_s"]
+    assert first["sure"] == "spec"
