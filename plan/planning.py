@@ -1,5 +1,6 @@
 """A plan from a scenario: the space of its [plan], searched with what a file of results already knows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from halocast.plan.pool import open_pool
@@ -28,13 +29,6 @@ def make_plan(
     its bound leaves it a chance to be the best of its method and cluster.
     """
     found = candidates(scenario)
+    bounded = replace(goal, max_staleness=scenario.plan.max_staleness)
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        return find_plan(
-            found,
-            goal,
-            file,
-            pool,
-            exhaustive=exhaustive,
-            max_staleness=scenario.plan.max_staleness,
-            tell=tell,
-        )
+        return find_plan(found, bounded, file, pool, exhaustive=exhaustive, tell=tell)

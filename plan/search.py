@@ -77,6 +77,7 @@ class Goal:
 
     aim: Aim = Aim.FASTEST
     limit_s: float | None = None
+    max_staleness: int | None = None  # epochs
     pareto: bool = False  # also keep all that no other beats in both time and price
 
     def __post_init__(self) -> None:
@@ -89,7 +90,13 @@ class Goal:
         return RANKS[self.aim](choice)
 
     def allows(self, choice: Choice) -> bool:
-        return self.limit_s is None or choice.epoch_s <= self.limit_s
+        return (self.limit_s is None or choice.epoch_s <= self.limit_s) and not self.too_stale(choice)
+
+    def too_stale(self, choice: Choice) -> bool:
+        """Known when it is predicted."""
+        if self.max_staleness is None or not choice.figures:
+            return False
+        return bool(choice.ages) and choice.ages[-1] > self.max_staleness
 
 
 def _cheapest(choice: Choice) -> tuple[float, ...]:
@@ -148,7 +155,6 @@ def find_plan(
     pool: Pool,
     *,
     exhaustive: bool = False,
-    max_staleness: int | None = None,
     tell: Tell = lambda what, done, of, best: None,
 ) -> Plan:
     """Screen all candidates, then predict those that may be the best of their group, or all of them."""
@@ -156,18 +162,14 @@ def find_plan(
     search = _Search(goal, file, pool, tell, exhaustive)
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
-    stale = [choice for choice in search.done if _is_stale(choice, max_staleness)]
+    stale = [choice for choice in search.done if goal.too_stale(choice)]
     dropped += [(choice.candidate, f"rows up to {choice.ages[-1]} epochs old") for choice in stale]
     dropped += search.failed
-    kept = [choice for choice in search.done if choice not in stale and goal.allows(choice)]
+    kept = [choice for choice in search.done if goal.allows(choice)]
     if not kept:
         raise InputError(_nothing(dropped, too_slow, goal))
     ranked = sorted(kept, key=lambda choice: (goal.rank(choice), choice.candidate.label))
     return Plan(choices=tuple(ranked), dropped=tuple(dropped), hopeless=(*search.hopeless, *too_slow), goal=goal)
-
-
-def _is_stale(choice: Choice, most: int | None) -> bool:
-    return most is not None and bool(choice.ages) and choice.ages[-1] > most
 
 
 def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice], goal: Goal) -> str:
