@@ -126,8 +126,16 @@ class Plan:
     def best(self) -> Choice:
         return self.choices[0]
 
+    def best_by(self, what: Callable[[Candidate], str]) -> dict[str, Choice]:
+        """The best choice of each method, or on each cluster."""
+        found: dict[str, Choice] = {}
+        for choice in self.choices:
+            found.setdefault(what(choice.candidate), choice)
+        return found
+
     def best_of_groups(self) -> list[Choice]:
-        """The best choice of every method on every cluster, in order."""
+        """The best choice that was predicted of every method on every cluster, in order: surely the best of a method
+        and the best on a cluster, and for other pairs one that is not far from it."""
         found: dict[tuple[str, str], Choice] = {}
         for choice in self.choices:
             found.setdefault(choice.candidate.group, choice)
@@ -212,6 +220,7 @@ class _Search:
         self.done: list[Choice] = []
         self.failed: list[tuple[Candidate, str]] = []
         self.hopeless: list[Choice] = []
+        self._best_ranks: dict[Any, tuple[float, ...]] = {}
 
     def run(self, choices: Sequence[Choice]) -> None:
         left = sorted(choices, key=self._goal.rank)
@@ -233,11 +242,21 @@ class _Search:
         return [*firsts.values(), *more[: max(0, self._pool.num_slots - len(firsts))]]
 
     def _is_hopeless(self, choice: Choice) -> bool:
-        """Its bound is no better than the best of its group, nor, if asked for, on the front of time and price."""
-        group = [one for one in self.done if one.candidate.group == choice.candidate.group and self._goal.allows(one)]
-        if not group or self._goal.rank(choice) < min(map(self._goal.rank, group)):
+        """Its bound is no better than the best of its method on its cluster; or than both the best of its method
+        anywhere and the best on its cluster. If asked for, what may be on the front of time and price is kept."""
+        group = cluster, method = choice.candidate.group
+        if group not in self._best_ranks:
             return False
-        return not self._goal.pareto or choice not in pareto([*self.done, choice])
+        rank, best = self._goal.rank(choice), self._best_ranks
+        beaten = rank >= best[group] or (rank >= best[cluster] and rank >= best[method])
+        return beaten and (not self._goal.pareto or choice not in pareto([*self.done, choice]))
+
+    def _note(self, choice: Choice) -> None:
+        """Keep the best rank of the choice's method, of its cluster, and of both together."""
+        if self._goal.allows(choice):
+            rank, (cluster, method) = self._goal.rank(choice), choice.candidate.group
+            for key in (choice.candidate.group, cluster, method):
+                self._best_ranks[key] = min(rank, self._best_ranks.get(key, rank))
 
     def _predict(self, batch: Sequence[Choice], num_left: int) -> None:
         jobs = [job_of(choice.candidate.tables) for choice in batch]
@@ -253,6 +272,7 @@ class _Search:
             known = stored[job.key]
             if known.state is State.DONE:
                 self.done.append(replace(choice, figures=known.figures))
+                self._note(self.done[-1])
             else:
                 self.failed.append((choice.candidate, known.reason))
 

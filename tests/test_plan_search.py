@@ -43,8 +43,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def labels(plan: Plan) -> list[str]:
-    return [choice.candidate.label for choice in plan.best_of_groups()]
+def labels(plan: Plan) -> list[list[str]]:
+    """The best choice of each method, and on each cluster."""
+    kinds = (plan.best_by(lambda one: one.method), plan.best_by(lambda one: one.cluster))
+    return [[choice.candidate.label for choice in found.values()] for found in kinds]
 
 
 @pytest.mark.parametrize("goal", GOALS)
