@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs programs test check slow bench clean
+.PHONY: demo docs programs test check slow bench accuracy clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,11 @@ bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them the
 	$(BIN)/python benchmarks/exec_overhead.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py overhead
 	$(BIN)/python benchmarks/links.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py links
 	$(BIN)/python benchmarks/scale.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py scale
+
+accuracy: $(VENV)/.ready  ## error bands that plans quote, from published figures (and runs of validate: RUNS=...)
+	mkdir -p reports-out
+	$(BIN)/halocast published --json > reports-out/published.json
+	$(BIN)/python benchmarks/accuracy.py reports-out/published.json $(RUNS)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out

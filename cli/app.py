@@ -19,6 +19,7 @@ from halocast.cli.plan import plan_command
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
 from halocast.cli.validate import Options, validate_grid
+from halocast.cli.whatif import breakeven_command, whatif_command
 from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict, scenario_cluster
 from halocast.plan.scenario import load_scenario
@@ -257,3 +258,5 @@ def show(
 
 app.command("sweep")(sweep_command)
 app.command("plan")(plan_command)
+app.command("whatif")(whatif_command)
+app.command("breakeven")(breakeven_command)

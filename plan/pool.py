@@ -81,7 +81,7 @@ class LocalPool:
 
     def _worker(self) -> "subprocess.Popen[str]":
         if not hasattr(self._mine, "worker"):
-            command = [sys.executable, "-m", "halocast.plan.worker"]
+            command = [sys.executable, "-c", "from halocast.plan.worker import main; main()"]
             started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self._mine.worker = started
             self._workers.append(started)

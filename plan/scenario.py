@@ -188,6 +188,11 @@ class Scenario:
     world: WorldSection = field(default_factory=WorldSection)
     plan: PlanSection = field(default_factory=PlanSection)
 
+    @classmethod
+    def load(cls, path: str | None = None, *overrides: str) -> "Scenario":
+        """A scenario file or an embedded one, with keys overridden: `Scenario.load("demo", "cluster.gpus=4")`."""
+        return load_scenario(path, overrides)
+
     @property
     def itemsize(self) -> int:
         return ITEMSIZE[self.run.dtype]

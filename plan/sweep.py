@@ -8,7 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
@@ -84,7 +84,7 @@ def sweep(
 
 def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Values, Job]]:
     """Every combination of the values, as a job."""
-    places = [_place(key) for key in vary]
+    places = [key_place(key) for key in vary]
     num = 1
     for key, values in vary.items():
         require(len(values) > 0, f"vary {key}: no values")
@@ -117,14 +117,14 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
     place, equals, values = text.partition("=")
     key = place.strip()
     require(bool(equals and values.strip()), f"--vary {text!r}: expected section.key=value,value,…")
-    _place(key)
+    key_place(key)
     try:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])
     except tomllib.TOMLDecodeError:
         return key, [parse_override(f"{key}={value}")[2] for value in values.split(",")]
 
 
-def _place(key: str) -> tuple[str, str]:
+def key_place(key: str) -> tuple[str, str]:
     """Section and key; a key that no scenario can have is a mistake, not a row without figures."""
     section, dot, name = key.partition(".")
     require(bool(dot and name), f"vary {key!r}: expected section.key, for example cluster.gpus")
@@ -137,10 +137,22 @@ def _place(key: str) -> tuple[str, str]:
     return section, name
 
 
+def is_whole(key: str) -> bool:
+    """Whether values of a key are whole numbers."""
+    section, name = key_place(key)
+    hints = [get_type_hints(record) for record in _records(section)]
+    return any(hint[name] in (int, int | None) for hint in hints if name in hint)
+
+
 def _keys(section: str) -> set[str]:
+    own = {"name"} if section == "method" else set()
+    return own | {one.name for record in _records(section) for one in fields(record)}
+
+
+def _records(section: str) -> list[type[Any]]:
     if section == "method":
-        return {"name", *(one.name for method in METHODS.values() for one in fields(method.options))}
-    return {one.name for one in fields(type(getattr(Scenario(), section)))}
+        return [method.options for method in METHODS.values()]
+    return [type(getattr(Scenario(), section))]
 
 
 def _row(values: Values, job: Job, stored: Stored) -> Row:

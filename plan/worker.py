@@ -1,4 +1,4 @@
-"""A process that predicts scenarios: `python -m halocast.plan.worker` reads one per line and answers each with a line.
+"""A process that predicts scenarios: it reads one per line and answers each with a line.
 
 It ends when its input does, so it does not outlive whoever started it.
 """
@@ -55,7 +55,3 @@ def main() -> None:
     for line in sys.stdin:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
-
-
-if __name__ == "__main__":
-    main()

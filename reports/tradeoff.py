@@ -46,11 +46,11 @@ def draw_front(path: Path, points: Sequence[Point], currency: str) -> None:
     _save(figure, path)
 
 
-def draw_curves(path: Path, curves: Sequence[Curve], variable: str, crossing: float | None, log: bool) -> None:
+def draw_curves(path: Path, curves: Sequence[Curve], variable: str, crossings: Sequence[float], log: bool) -> None:
     figure, axes = _axes(variable, "time of an epoch, s")
     for curve in curves:
         axes.plot(curve.xs, curve.epochs_s, ".-", label=curve.name)
-    if crossing is not None:
+    for crossing in crossings:
         axes.axvline(crossing, color="0.5", linestyle=":", label=f"break-even at {crossing:.4g}")
     axes.set_ylim(bottom=0)
     if log:

@@ -142,7 +142,7 @@ def test_a_job_for_torchrun_is_prepared_with_its_command(capsys: pytest.CaptureF
 MISTAKES = {
     "no such command": (["simulat"], "No such command 'simulat'"),
     "no such option": (["simulate", "--jsno"], "No such option"),
-    "missing scenario": (["simulate", "nowhere.toml"], "no such file: nowhere.toml (embedded scenarios: demo)"),
+    "missing scenario": (["simulate", "nowhere.toml"], "no such file: nowhere.toml (embedded scenarios: demo, "),
     "unknown section": (["simulate", "--set", "grap.nodes=3"], "unknown section 'grap'; did you mean 'graph'?"),
     "unknown key": (["simulate", "--set", "graph.node=3"], "unknown key 'node'; did you mean 'nodes'?"),
     "no key": (["simulate", "--set", "graph=3"], "expected section.key=value"),
@@ -273,7 +273,7 @@ def test_the_installed_command_gives_exit_codes_and_no_traceback() -> None:
     assert (bad.returncode, bad.stdout, bad.stderr) == (
         2,
         "",
-        "error: no such file: x.toml (embedded scenarios: demo)\n",
+        "error: no such file: x.toml (embedded scenarios: demo, products)\n",
     )
 
 

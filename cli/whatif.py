@@ -1,0 +1,126 @@
+"""`halocast whatif` and `halocast breakeven`: what would help, and where one method overtakes another."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from halocast.base.errors import unknown
+from halocast.base.records import require
+from halocast.cli.options import Json, ScenarioFile, Set
+from halocast.cli.output import note, print_json
+from halocast.cli.sweep import Jobs, Results, scenario_bar
+from halocast.methods import METHODS
+from halocast.plan.scenario import load_scenario, parse_override
+from halocast.plan.whatif import BreakEven, Gain, WhatIf, break_even, what_if
+from halocast.reports.table import aligned, seconds, size
+from halocast.reports.tradeoff import Curve, draw_curves, require_figure
+
+
+def whatif_command(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    results: Results = None,
+    jobs: Jobs = None,
+    json: Json = False,
+) -> None:
+    """Double each resource in turn: what helps most is the bottleneck."""
+    chosen = load_scenario(scenario, overrides or ())
+    with scenario_bar("predicting") as tell:
+        found = what_if(chosen, results=results, jobs=jobs, progress=tell)
+    if json:
+        print_json({"epoch_s": found.figures["epoch_s"], "gains": [_as_dict(gain) for gain in found.gains]})
+        return
+    print(whatif_text(found))
+
+
+def whatif_text(found: WhatIf) -> str:
+    figures, best = found.figures, found.bottleneck
+    now = f"{figures['method']} on {figures['ranks']} x {figures['cluster']}: {seconds(figures['epoch_s'])} an epoch"
+    helps = best.speedup is not None and best.speedup > 1.005
+    verdict = f"Your bottleneck: {best.resource}." if helps else "Doubling any one resource hardly helps."
+    rows = [[gain.resource, *_cells(gain)] for gain in found.gains]
+    return "\n".join([f"{now}. {verdict}", "", aligned([["twice the", "epoch", "faster", "memory", ""], *rows])])
+
+
+def _cells(gain: Gain) -> list[str]:
+    if gain.speedup is None:
+        return ["-", "-", "-", gain.reason]
+    figures = gain.figures
+    fits = "" if figures["fits"] else "DOES NOT FIT"
+    memory = f"{size(figures['memory_bytes'])} of {size(figures['device_memory_bytes'])}"
+    return [seconds(figures["epoch_s"]), f"{gain.speedup:.2f}x", memory, fits]
+
+
+def _as_dict(gain: Gain) -> dict[str, Any]:
+    epoch_s, fits = (gain.figures.get(key) for key in ("epoch_s", "fits"))
+    return {
+        "resource": gain.resource,
+        "epoch_s": epoch_s,
+        "speedup": gain.speedup,
+        "fits": fits,
+        "reason": gain.reason,
+    }
+
+
+def breakeven_command(
+    one: Annotated[str, typer.Argument(help="A method, with options if wanted: bns,rate=0.1")],
+    other: Annotated[str, typer.Argument(help="Another one.")],
+    vary: Annotated[str, typer.Option(help="The variable and its bounds: --vary cluster.network_gbps=1:100")],
+    scenario: Annotated[
+        str | None, typer.Option(help="Scenario file (TOML) or the name of an embedded one [demo].")
+    ] = None,
+    overrides: Set = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw both curves: .png or .svg.")] = None,
+    results: Results = None,
+    jobs: Jobs = None,
+    json: Json = False,
+) -> None:
+    """Where one method becomes faster than another as a key grows."""
+    if figure is not None:
+        require_figure(figure)
+    key, low, high = _bounds(vary)
+    chosen = load_scenario(scenario, overrides or ())
+    found = break_even(chosen, (_method(one), _method(other)), key, (low, high), results=results, jobs=jobs)
+    if json:
+        print_json({"key": found.key, "x": found.xs, "epochs_s": found.epochs_s, "crossings": found.crossings})
+    else:
+        print(breakeven_text(found))
+    if figure is not None:
+        curves = [
+            Curve(name=name, xs=found.xs, epochs_s=ys) for name, ys in zip(found.names, found.epochs_s, strict=True)
+        ]
+        draw_curves(figure, curves, found.key, found.crossings, log=found.is_log)
+        note(f"figure: {figure}")
+
+
+def breakeven_text(found: BreakEven) -> str:
+    a, b = found.names
+    rows = [
+        [f"{x:g}", seconds(ya), seconds(yb), a if ya < yb else b if yb < ya else "equal"]
+        for x, ya, yb in zip(found.xs, *found.epochs_s, strict=True)
+    ]
+    where = ", ".join(f"{x:.4g}" for x in found.crossings)
+    verdict = f"Break-even at {found.key} = {where}." if where else f"{rows[0][3]} is the faster one everywhere."
+    return "\n".join([aligned([[found.key, a, b, "faster"], *rows]), "", verdict])
+
+
+def _bounds(text: str) -> tuple[str, float, float]:
+    key, equals, values = text.partition("=")
+    low, colon, high = values.partition(":")
+    require(
+        bool(equals and colon),
+        f"--vary {text!r}: expected section.key=low:high, for example cluster.network_gbps=1:100",
+    )
+    found = [parse_override(f"{key}={value}")[2] for value in (low, high)]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+    require(numbers, f"--vary {text!r}: the bounds need to be numbers")
+    return key.strip(), found[0], found[1]
+
+
+def _method(text: str) -> dict[str, Any]:
+    """`bns,rate=0.1` as a [method] table."""
+    name, *options = text.split(",")
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return {"name": name, **{key: value for _, key, value in (parse_override(f"method.{one}") for one in options)}}
