@@ -21,22 +21,26 @@ from halocast.plan.scenario import load_scenario, load_tables
 from halocast.plan.sweep import combine, parse_vary, sweep
 
 SMALL = ["graph.dataset=reddit", "cluster.name=l4-8x1-25gbe", "model.hidden=16", "model.layers=2"]
-SEEDS = "run.seed=" + ",".join(map(str, range(20)))
-COMMAND = [
-    sys.executable,
-    "-c",
-    "import halocast.cli; halocast.cli.main()",
-    "sweep",
-    "--vary",
-    "method.name=vanilla,bns",
-    "--vary",
-    SEEDS,
-]
+COMMAND = [sys.executable, "-c", "import halocast.cli; halocast.cli.main()", "sweep"]
 
 
-def command(path: Path, *more: str) -> list[str]:
+def command(path: Path, *more: str, num: int = 40) -> list[str]:
+    """A sweep of so many rows."""
     sets = [part for text in SMALL for part in ("--set", text)]
-    return [*COMMAND, *sets, "--set", "cluster.gpus=2", "--results", str(path), *more]
+    seeds = "run.seed=" + ",".join(map(str, range(num // 2)))
+    return [
+        *COMMAND,
+        "--vary",
+        "method.name=vanilla,bns",
+        "--vary",
+        seeds,
+        *sets,
+        "--set",
+        "cluster.gpus=2",
+        "--results",
+        str(path),
+        *more,
+    ]
 
 
 def rows_of(path: Path) -> list[tuple[str, str, int]]:
@@ -116,9 +120,9 @@ def test_another_version_of_the_predicting_code_has_other_results(monkeypatch: p
     assert job_of({}).key != before
 
 
-def killed_after(path: Path, num_done: int, moment_s: float) -> None:
-    """Start the sweep, and kill it a moment after so many rows are done."""
-    process = subprocess.Popen(command(path), stdout=subprocess.DEVNULL)
+def killed_after(path: Path, num: int, num_done: int, moment_s: float) -> None:
+    """Start a sweep, and kill it a moment after so many rows are done."""
+    process = subprocess.Popen(command(path, num=num), stdout=subprocess.DEVNULL)
     while done_in(path) < num_done:
         assert process.poll() is None, "the sweep ended before it was killed"
         time.sleep(0.01)
@@ -134,19 +138,20 @@ def done_in(path: Path) -> int:
         return 0  # no table yet
 
 
-def test_a_sweep_killed_at_random_moments_ends_with_every_row_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num", [40, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_sweep_killed_at_random_moments_ends_with_every_row_once(num: int, tmp_path: Path) -> None:
     path, chance = tmp_path / "r.sqlite", random.Random(8)
-    for least in (1, 9, 17):
-        killed_after(path, least + chance.randrange(6), chance.uniform(0, 0.03))
+    for least in (1, num // 4, num // 2):
+        killed_after(path, num, least + chance.randrange(num // 6), chance.uniform(0, 0.03))
         before = {row for row in rows_of(path) if row[0] == "done"}
-        assert least <= len(before) < 40
-    subprocess.run(command(path), check=True, capture_output=True)
+        assert least <= len(before) < num
+    subprocess.run(command(path, num=num), check=True, capture_output=True)
     rows = rows_of(path)
-    assert len(rows) == 40
+    assert len(rows) == num
     assert {state for state, _, _ in rows} == {"done"}
     assert before < set(rows)  # nothing finished was lost or made again
-    again = subprocess.run(command(path, "--json"), check=True, capture_output=True, text=True)
-    assert len(json.loads(again.stdout)) == 40
+    again = subprocess.run(command(path, "--json", num=num), check=True, capture_output=True, text=True)
+    assert len(json.loads(again.stdout)) == num
     assert rows_of(path) == rows
 
 
