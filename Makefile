@@ -11,7 +11,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.ready  ## the main job on the embedded scenario: a table and a report
-	$(BIN)/halocast compare --execute --out reports-out/demo
+	$(BIN)/halocast compare --execute --scaling 15 --out reports-out/demo
 
 docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario (needs chromium)
 	$(BIN)/halocast compare --out reports-out/docs
@@ -37,10 +37,14 @@ bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them the
 	$(BIN)/python benchmarks/links.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py links
 	$(BIN)/python benchmarks/scale.py | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py scale
 
-accuracy: $(VENV)/.ready  ## error bands that plans quote, from published figures (and runs of validate: RUNS=...)
+accuracy: $(VENV)/.ready  ## the model's errors again, into the README and the error bands (minutes; as root, machine idle)
 	mkdir -p reports-out
-	$(BIN)/halocast published --json > reports-out/published.json
-	$(BIN)/python benchmarks/accuracy.py reports-out/published.json $(RUNS)
+	$(BIN)/halocast calibrate --out reports-out/profile.toml | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py calibrate
+	$(BIN)/halocast validate --quick --profile reports-out/profile.toml --out reports-out/validate | tee /dev/stderr | \
+	  $(BIN)/python benchmarks/into_readme.py validate
+	$(BIN)/halocast published --out reports-out/published | tee /dev/stderr | grep -E "^source|epoch_s|rows are|^Order" | \
+	  $(BIN)/python benchmarks/into_readme.py published
+	$(BIN)/python benchmarks/accuracy.py reports-out/published/results.json reports-out/validate/validate.json
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out

@@ -1,4 +1,4 @@
-"""Puts what a benchmark printed (standard input) into the README, between the markers of the given name."""
+"""Puts what a command printed (standard input) into the README, between the markers of the given name."""
 
 import sys
 from pathlib import Path
