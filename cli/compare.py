@@ -2,16 +2,18 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from halocast.base.errors import InputError, RunError, unknown
 from halocast.cli.output import Say, epoch_bar, note, print_json, status
 from halocast.methods import METHODS
 from halocast.models.work import bytes_moved, flops
+from halocast.plan.bands import Sure, band_for, read_bands
 from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario
@@ -133,8 +135,19 @@ def _named(say: Say, name: str) -> Say:
 
 
 def _result(prediction: Prediction, **more: object) -> Result:
-    summary = prediction.summary | {"band": None} | more
+    summary = prediction.summary | {"band": _error_band(prediction.summary)} | more
     return Result(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
+
+
+def _error_band(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where the epoch would be if the prediction errs as eight of ten like it did."""
+    kind = Sure.CALIBRATED if summary["calibrated"] else Sure.SPEC
+    band = band_for(read_bands(), kind, summary["cluster"], summary["transport"], summary["method"])
+    if band is None:
+        return None
+    low_s, high_s = band.around(summary["epoch_s"])
+    basis = f"{band.num} epochs that were measured ({kind}; {band.testbeds.replace(' ', ', ')})"
+    return {"low_s": low_s, "high_s": high_s, "basis": basis}
 
 
 def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
