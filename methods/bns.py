@@ -83,6 +83,7 @@ def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, 
         draw="sample_rows" if options.what is What.NODES else "sample_drop",
         params=(("rate", repr(options.rate)), ("seed", str(options.seed)), *words[options.what]),
         by_receiver=options.what is not What.NODES,
+        weighted=options.what is not What.NODES,
     )
 
 

@@ -117,6 +117,7 @@ class _Part:
             draw="sample_edges",
             params=tuple((key, str(word)) for key, word in words.items()),
             by_receiver=True,
+            weighted=options.weighting is Weighting.INVERSE and options.eps < 1,
             lag=options.tau,
             lane=Lane.SAMPLE,
             id_lane=Lane.SAMPLE,

@@ -72,6 +72,7 @@ class SampledPart:
     draw: str  # the op that draws
     params: tuple[tuple[str, str], ...]
     by_receiver: bool  # edges are drawn where they end, not rows where they are owned
+    weighted: bool = False  # every edge that is left has a weight of its own
     lag: int = 0
     lane: Lane = Lane.COMPUTE  # of the draws
     id_lane: Lane = Lane.HALO
@@ -131,7 +132,14 @@ class SampledPart:
         if not self.part.exchanges(layer):
             return op
         waits = (*after, (f"exchange.{layer}", self.lag), ("rebuild", self.lag))
-        return replace(op, reads=(*op.reads, GRAPH), after=waits)
+        return self._weighed(replace(op, reads=(*op.reads, GRAPH), after=waits))
+
+    def _weighed(self, op: Op) -> Op:
+        """With a weight per edge, sums over neighbours are another kernel."""
+        if not self.weighted:
+            return op
+        kernels = tuple(replace(k, kind="spmm_weighted") if k.kind == "spmm" else k for k in op.work.kernels)
+        return replace(op, work=replace(op.work, kernels=kernels))
 
     def backward(self, layer: int) -> Op:
         """What comes back belongs to the rows that were sent with the draw of another `lag` epochs before."""
@@ -144,6 +152,7 @@ class SampledPart:
         if self.part.exchanges(layer):
             reads, waits = [*reads, GRAPH], [*waits, ("rebuild", self.lag)]
         op = self._whole(self.part.backward(layer), layer, added)
+        op = self._weighed(op) if self.part.exchanges(layer) else op
         return replace(op, reads=(*op.reads, *reads), after=(*op.after, *waits))
 
     def _whole(self, op: Op, layer: int, added: Kernels) -> Op:

@@ -193,6 +193,21 @@ def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -
         assert volumes[1] < random
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "kind"),
+    [
+        ("psc", {}, "spmm_weighted"),
+        ("psc", {"weighting": "sampled_degree"}, "spmm"),
+        ("bns", {"what": What.EDGES}, "spmm_weighted"),
+        ("bns", {}, "spmm"),
+    ],
+)
+def test_sums_over_weighted_edges_are_a_kernel_of_their_own(method: str, options: dict[str, Any], kind: str) -> None:
+    """A machine that was measured does them at another rate; one that was not, at the same."""
+    ops = [op for op in make(method, **options).ops if op.verb in ("forward", "backward")]
+    assert {k.kind for op in ops for k in op.work.kernels if k.kind.startswith("spmm")} == {kind}
+
+
 def test_the_spread_over_epochs_is_told_per_pair() -> None:
     expected = HALO.expected_rows([Important(eps=0.2)] * 4)
     drawn, asked = make("psc", eps=0.2).matrices
