@@ -39,8 +39,9 @@ bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them the
 
 accuracy: $(VENV)/.ready  ## the model's errors again, into the README and the error bands (minutes; as root, machine idle)
 	mkdir -p reports-out
-	$(BIN)/halocast calibrate --out reports-out/profile.toml | tee /dev/stderr | $(BIN)/python benchmarks/into_readme.py calibrate
-	$(BIN)/halocast validate --quick --profile reports-out/profile.toml --out reports-out/validate | tee /dev/stderr | \
+	$(BIN)/halocast calibrate --out reports-out/profile.toml | grep -v ^profile: | tee /dev/stderr | \
+	  $(BIN)/python benchmarks/into_readme.py calibrate
+	$(BIN)/halocast validate --quick --profile reports-out/profile.toml --out reports-out/validate | grep -v ^report: | tee /dev/stderr | \
 	  $(BIN)/python benchmarks/into_readme.py validate
 	$(BIN)/halocast published --out reports-out/published | tee /dev/stderr | grep -E "^source|epoch_s|rows are|^Order" | \
 	  $(BIN)/python benchmarks/into_readme.py published
