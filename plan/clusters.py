@@ -8,9 +8,9 @@ from halocast.base.records import require
 from halocast.plan.scenario import FACTORS, ClusterSection, Scenario
 from halocast.plan.testbeds import MOST_RANKS, resized
 from halocast.sim.cluster import Cluster, Device, load_cluster, load_device
-from halocast.sim.machine import Link, Wire
+from halocast.sim.machine import Gloo, Link, Wire
 from halocast.sim.profile import calibrated, load_profile
-from halocast.sim.tables import LinkKind
+from halocast.sim.tables import LinkKind, Transport
 
 DEFAULT_CLUSTER, DEFAULT_RANKS = "cpu-local", 2  # of a scenario that names no cluster
 BYTES_PER_GBIT = 1e9 / 8
@@ -67,6 +67,7 @@ def _changed(cluster: Cluster, section: ClusterSection) -> Cluster:
         pcie=_scaled(cluster.pcie, section.pcie_speed),
         nvlink=_scaled(cluster.nvlink, section.nvlink_speed),
         links=_scaled_wires(cluster.links, factors),
+        gloo=_staged_faster(cluster.gloo, section.staging_speed),
     )
 
 
@@ -81,6 +82,8 @@ def _require_there(cluster: Cluster, section: ClusterSection) -> None:
     for key, has in there.items():
         value = getattr(section, key)
         require(has or value in (None, 1.0), f"{key} = {value}: {cluster.name} has no such links")
+    staged, speed = cluster.transport is Transport.GLOO, section.staging_speed
+    require(staged or speed == 1, f"staging_speed = {speed}: {cluster.transport} goes from device to device")
 
 
 def _with_device(cluster: Cluster, name: str) -> Cluster:
@@ -109,6 +112,20 @@ def _scaled_device(device: Device, section: ClusterSection) -> Device:
         fp64_flops_per_s=device.fp64_flops_per_s * speed,
         memory_bytes_per_s=device.memory_bytes_per_s * speed,
         memory_bytes=round(device.memory_bytes * section.memory_size),
+    )
+
+
+def _staged_faster(gloo: Gloo | None, factor: float) -> Gloo | None:
+    """What processors do for gloo: streams, threads, and the work before an exchange."""
+    if gloo is None or factor == 1:
+        return gloo
+    rank = None if gloo.rank_bytes_per_s is None else gloo.rank_bytes_per_s * factor
+    return replace(
+        gloo,
+        stream_bytes_per_s=gloo.stream_bytes_per_s * factor,
+        host_bytes_per_s=gloo.host_bytes_per_s * factor,
+        rank_bytes_per_s=rank,
+        exchange_s=gloo.exchange_s / factor,
     )
 
 

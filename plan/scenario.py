@@ -19,7 +19,8 @@ from halocast.plan.worlds import WorldSection as WorldSection
 from halocast.sim.queued import Sharing
 
 DEFAULT = "demo"
-FACTORS = ("device_speed", "memory_size", "pcie_speed", "nvlink_speed", "network_speed")  # of a cluster, what if
+# Of a cluster, what if; staging is what the hosts' processors do for gloo.
+FACTORS = ("device_speed", "memory_size", "pcie_speed", "nvlink_speed", "network_speed", "staging_speed")
 
 
 class Source(StrEnum):
@@ -97,6 +98,7 @@ class ClusterSection:
     device_speed: float = 1.0  # times as fast as described: compute and memory
     memory_size: float = 1.0  # times as much device memory
     pcie_speed: float = 1.0
+    staging_speed: float = 1.0
     nvlink_speed: float = 1.0
     network_speed: float = 1.0  # of the NICs, and with them of leaves and spine
     profile: str | None = None  # what `halocast calibrate` measured of the cluster's devices

@@ -55,6 +55,7 @@ DOUBLED: Mapping[str, Change] = MappingProxyType(
         "device speed": lambda s: replace(s.cluster, device_speed=2 * s.cluster.device_speed),
         "device memory": lambda s: replace(s.cluster, memory_size=2 * s.cluster.memory_size),
         "PCIe": lambda s: replace(s.cluster, pcie_speed=2 * s.cluster.pcie_speed),
+        "staging by hosts (gloo)": lambda s: replace(s.cluster, staging_speed=2 * s.cluster.staging_speed),
         "NVLink": lambda s: replace(s.cluster, nvlink_speed=2 * s.cluster.nvlink_speed),
         "network": lambda s: replace(s.cluster, network_speed=2 * s.cluster.network_speed),
         "hosts, and with them GPUs": lambda s: _more_hosts(s),

@@ -39,6 +39,17 @@ def test_factors_scale_what_they_name_and_nothing_else() -> None:
     assert after.nic == before.nic
 
 
+def test_faster_staging_is_faster_processors_for_gloo() -> None:
+    before, after = cluster().gloo, cluster("cluster.staging_speed=2").gloo
+    assert before is not None
+    assert after is not None
+    assert before.rank_bytes_per_s is not None
+    rates = (after.stream_bytes_per_s, after.host_bytes_per_s, after.rank_bytes_per_s)
+    assert rates == (2 * before.stream_bytes_per_s, 2 * before.host_bytes_per_s, 2 * before.rank_bytes_per_s)
+    assert after.exchange_s == before.exchange_s / 2
+    assert after.latency_s == before.latency_s
+
+
 def test_a_faster_network_also_lifts_what_one_nccl_flow_reaches() -> None:
     before = cluster(name="a5000-2x4-pcie4-ib200")
     after = cluster("cluster.network_speed=2", name="a5000-2x4-pcie4-ib200")
@@ -73,6 +84,7 @@ def test_another_device_is_everywhere() -> None:
     [
         (["cluster.network_gbps=-1"], "network_gbps = -1.0: needs to be above 0"),
         (["cluster.pcie_speed=0"], "pcie_speed = 0.0: needs to be above 0"),
+        (["cluster.transport=nccl", "cluster.staging_speed=2"], "staging_speed = 2.0: nccl goes from device to device"),
         (["cluster.device=h200"], "unknown device 'h200'"),
         (["cluster.nvlink_speed=2"], "nvlink_speed = 2.0: t4-3x2-15gbe has no such links"),
         (["cluster.name=cpu-local", "cluster.network_gbps=10"], "network_gbps = 10.0: cpu-local has no such links"),
