@@ -55,7 +55,9 @@ def main() -> None:
     directory, rank = Path(sys.argv[1]), int(os.environ.get("RANK", "0"))
     run_rank(directory, rank, int(os.environ.get("WORLD_SIZE", "1")))
     if rank == 0:
-        print(f"done; to see the result: halocast show job {directory}")
+        print(f"done; to see the result: halocast show job {directory}", flush=True)
+    # all is written; a thread of the transport that has not ended yet would abort the usual way out (seen once in a while)
+    os._exit(0)
 
 
 def run_rank(directory: Path, rank: int, num_ranks: int) -> None:
