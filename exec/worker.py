@@ -56,7 +56,7 @@ def main() -> None:
     run_rank(directory, rank, int(os.environ.get("WORLD_SIZE", "1")))
     if rank == 0:
         print(f"done; to see the result: halocast show job {directory}", flush=True)
-    # all is written; a thread of the transport that has not ended yet would abort the usual way out (seen once in a while)
+    # all is written; a thread of the transport that has not ended yet can abort the usual way out
     os._exit(0)
 
 
