@@ -146,7 +146,7 @@ def _error_band(summary: Mapping[str, Any]) -> dict[str, Any] | None:
     if band is None:
         return None
     low_s, high_s = band.around(summary["epoch_s"])
-    basis = f"{band.num} epochs that were measured ({kind}; {band.testbeds.replace(' ', ', ')})"
+    basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
     return {"low_s": low_s, "high_s": high_s, "basis": basis}
 
 
