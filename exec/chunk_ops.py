@@ -70,12 +70,16 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
     """Gradients of halo rows: to the fresh ones now; to those of the snapshot in the next epoch, if the op says so."""
-    layer, fresh = op.index[0], here.is_fresh(chunk, epoch)
-    here.tables[f"gh.{layer}"].index_add_(0, chunk.halo[fresh], grad[fresh], alpha=op.work.scale)
+    layer, (fresh, old) = op.index[0], here.divided(chunk, epoch)
+    _add(here.tables[f"gh.{layer}"], chunk.halo, grad, fresh, op.work.scale)
     late = f"glate.{layer}"
     if late in op.writes:
-        here.tables[late].index_add_(0, chunk.halo[~fresh], grad[~fresh], alpha=op.work.scale)
+        _add(here.tables[late], chunk.halo, grad, old, op.work.scale)
         here.tables[f"gh.{layer}"][chunk.rows] += here.tables[f"gold.{layer}"][chunk.rows]
+
+
+def _add(table: Tensor, halo: Tensor, grad: Tensor, places: Tensor, scale: float) -> None:
+    table.index_add_(0, halo[places], grad.index_select(0, places), alpha=scale)
 
 
 def _take(here: ChunkState, name: str, chunk: Chunk) -> Tensor:

@@ -70,6 +70,7 @@ class ChunkState(RankState):
             tuple[int, int], tuple[Tensor, Tensor, Tensor | None]
         ] = {}  # by layer and chunk, until backward
         self.tables = self._tables()
+        self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
         if not any(op.verb == "loss_chunk" for op in ops):
             self.history = [Epoch(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.num_epochs)]
 
@@ -132,25 +133,38 @@ class ChunkState(RankState):
     def rows_of_slot(self, name: str, op: Op, epoch: int) -> Tensor:
         return self.tables[name][self.in_slot(op, epoch).rows]
 
-    def is_fresh(self, chunk: Chunk, epoch: int) -> Tensor:
-        """Whether the chunk of each halo row came before this one, or comes beside it in another way."""
-        turn = torch.from_numpy(np.argsort(self.order(epoch))).to(chunk.owners.device)
-        return turn[chunk.owners % self.num_slots] <= turn[chunk.number % self.num_slots]
+    def divided(self, chunk: Chunk, epoch: int) -> tuple[Tensor, Tensor]:
+        """Places in the halo of rows that are fresh, and of those from the snapshot; all layers ask for the same.
+
+        A row is fresh if its chunk came before this one, or comes beside it in another way.
+        """
+        known = self._divided.get(chunk.number)
+        if known is None or known[0] != epoch:
+            turn = torch.from_numpy(np.argsort(self.order(epoch))).to(chunk.owners.device)
+            fresh = turn[chunk.owners % self.num_slots] <= turn[chunk.number % self.num_slots]
+            known = self._divided[chunk.number] = epoch, fresh.nonzero().flatten(), (~fresh).nonzero().flatten()
+        return known[1], known[2]
 
     def joined(self, layer: int, chunk: Chunk, epoch: int) -> Tensor:
         """The chunk's rows, and those of its halo if the layer aggregates: fresh, or of the snapshot."""
-        own, table = self.tables[f"h.{layer}"][chunk.rows], self.tables[f"h.{layer}"]
+        table, num_own = self.tables[f"h.{layer}"], chunk.num_rows
         if not self.job.spec.aggregates(layer):
-            return own.clone()
-        halo = table[chunk.halo]
-        if layer > 0 and len(halo):
-            old = ~self.is_fresh(chunk, epoch)
-            halo[old] = self.tables[f"hist.{layer}"][chunk.halo[old]]
-        return torch.cat([own, halo])
+            return table[chunk.rows].clone()
+        rows = table.new_empty((num_own + len(chunk.halo), table.shape[1]))
+        rows[:num_own] = table[chunk.rows]
+        torch.index_select(table, 0, chunk.halo, out=rows[num_own:])
+        _, old = self.divided(chunk, epoch)
+        if layer > 0 and len(old):
+            snapshot = self.tables[f"hist.{layer}"].index_select(0, chunk.halo[old])
+            rows[num_own:].index_copy_(0, old, snapshot)
+        return rows
 
     def draw_dropout(self, epoch: int, layer: int, chunk: Chunk) -> None:
         words = (self.job.settings.seed, DROPOUT_STREAM, epoch, layer, chunk.number)
-        torch.manual_seed(int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1))
+        seed = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for other devices, 60 times as long
+        if self.link.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     @torch.no_grad()
     def logits(self) -> Tensor:

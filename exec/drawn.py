@@ -66,7 +66,7 @@ def build_block(part: Part, full: Block, kept: Mask, weights: Reals | None) -> L
     degrees = full.in_degree
     indptr, indices = (torch.from_numpy(a).to(degrees.device) for a in (graph.indptr, graph.indices))
     halo = torch.from_numpy(graph.halo).to(degrees.device)
-    aggregate = neighbour_sum(indptr, indices, part.num_inner + len(halo))
+    aggregate = neighbour_sum(indptr, indices, part.num_inner + len(halo), at_once=True)
     if weights is not None:
         aggregate = Weighted(aggregate, torch.from_numpy(weights).to(degrees))
     columns = torch.cat([full.out_degree[: part.num_inner], full.out_degree[part.num_inner + halo]])

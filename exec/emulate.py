@@ -50,8 +50,8 @@ class Host:
 class Emulation:
     """A context in which there is a Host per given NIC rate; at its end, however it comes, all of them are removed."""
 
-    def __init__(self, nic_bytes_per_s: Sequence[float]) -> None:
-        self._rates = tuple(nic_bytes_per_s)
+    def __init__(self, nic_bytes_per_s: Sequence[float], burst_s: float = BURST_S) -> None:
+        self._rates, self._burst_s = tuple(nic_bytes_per_s), burst_s
         self._name = f"halocast-{_owner(str(os.getpid()))}-{secrets.token_hex(3)}"
 
     def __enter__(self) -> tuple[Host, ...]:
@@ -85,8 +85,8 @@ class Emulation:
         _do(*inside, "link", "set", "lo", "up")
         peer = ("peer", "name", INTERFACE, "mtu", str(MTU), "netns", host.namespace)
         _do(*outside, "link", "add", port, "mtu", str(MTU), "type", "veth", *peer)
-        _limit(host.namespace, INTERFACE, bytes_per_s)
-        _limit(bridge, port, bytes_per_s)
+        _limit(host.namespace, INTERFACE, bytes_per_s, self._burst_s)
+        _limit(bridge, port, bytes_per_s, self._burst_s)
         _do(*outside, "link", "set", port, "master", BRIDGE, "up")
         _do(*inside, "address", "add", f"{host.address}/{NETWORK_BITS}", "dev", INTERFACE)
         _do(*inside, "link", "set", INTERFACE, "up")
@@ -144,11 +144,11 @@ def _missing_capabilities() -> list[str]:
     return [name for name, bit in CAPABILITIES.items() if not effective >> bit & 1]
 
 
-def _limit(namespace: str, device: str, bytes_per_s: float) -> None:
+def _limit(namespace: str, device: str, bytes_per_s: float, burst_s: float) -> None:
     """A rate that the cores do not reach needs no bucket, which would only cost them time."""
     if bytes_per_s >= UNLIMITED_BYTES_PER_S:
         return
-    burst = max(FRAME_BYTES, round(bytes_per_s * BURST_S))
+    burst = max(FRAME_BYTES, round(bytes_per_s * burst_s))
     limit = burst + round(bytes_per_s * QUEUE_S)
     bucket = ("rate", f"{round(bytes_per_s * 8)}bit", "burst", str(burst), "limit", str(limit))
     _do("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket)

@@ -25,12 +25,16 @@ class Stopped(Exception):  # noqa: N818  not an error: another lane failed first
 
 
 class Progress:
-    """Which instance of every op of a rank is done; waiting for one is bounded in time."""
+    """Which instance of every op of a rank is done; waiting for one is bounded in time.
+
+    Each op has a condition of its own, on one lock: an op that ends wakes up the lanes that wait for it, no others.
+    """
 
     def __init__(self, ops: tuple[Op, ...], timeout_s: float) -> None:
         self._ops = {op.name: op for op in ops}
         self._done = {op.name: -1 for op in ops}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = {op.name: threading.Condition(self._lock) for op in ops}
         self._timeout_s = timeout_s
         self._last_finish = time.monotonic()
         self.failure: BaseException | None = None
@@ -43,7 +47,8 @@ class Progress:
         """Until instance `instance` of `name` is done; `op` and `epoch` say who waits, for the message."""
         if self._done[name] >= instance and self.failure is None:  # a stale read of _done only costs the lock
             return
-        with self._changed:
+        changed = self._changed[name]
+        with changed:
             while not (self.failure or self._done[name] >= instance):
                 idle_s = time.monotonic() - self._last_finish
                 if idle_s >= STUCK * self._timeout_s:
@@ -51,7 +56,7 @@ class Progress:
                         f"rank {op.rank}, epoch {epoch}: {op.name} waits for {name} of epoch {instance}, "
                         f"but nothing on this rank has finished for {idle_s:.0f} s"
                     )
-                self._changed.wait(STUCK * self._timeout_s - idle_s)
+                changed.wait(STUCK * self._timeout_s - idle_s)
         if self.failure is not None:
             raise Stopped
 
@@ -63,16 +68,17 @@ class Progress:
         self._last_finish = time.monotonic()
 
     def finish(self, op: Op, epoch: int) -> None:
-        with self._changed:
+        with self._changed[op.name]:
             self._done[op.name] = epoch
             self._last_finish = time.monotonic()
-            self._changed.notify_all()
+            self._changed[op.name].notify_all()
 
     def fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             if self.failure is None and not isinstance(error, Stopped):
                 self.failure = error
-            self._changed.notify_all()
+            for changed in self._changed.values():
+                changed.notify_all()
 
 
 @dataclass(slots=True, kw_only=True)

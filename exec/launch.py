@@ -63,7 +63,7 @@ def execute(
     """
     assert len(hosts) in (0, job.schedule.num_ranks)
     port = free_port(port)
-    with _job_directory(keep) as directory, _store_place(job) as job:
+    with _job_directory(keep) as directory, store_place(job) as job:
         write_job(directory, job, parts)
         _watch(_start(directory, job.schedule.num_ranks, port, hosts), directory, on_progress)
         return gather(directory, job)
@@ -81,7 +81,7 @@ def free_port(port: int) -> int:
 
 
 @contextmanager
-def _store_place(job: Job) -> Iterator[Job]:
+def store_place(job: Job) -> Iterator[Job]:
     """A directory in memory for the job's store, so that nothing of it stays however the ranks end."""
     needs = any(buffer.rank == SHARED for buffer in job.schedule.buffers)
     if not needs or job.settings.store != "shared:":
@@ -111,23 +111,29 @@ def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) ->
     start_server()
     ranks: list[BaseProcess] = []
     for rank in range(num_ranks):
-        environment = {
-            "HALOCAST_LAUNCHED": "1",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",  # torchrun, if it started us, serves its own ranks only
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(num_ranks),
-            "MASTER_ADDR": hosts[0].address if hosts else "127.0.0.1",
-            "MASTER_PORT": str(port),
-            # gloo would look up the host's name, which need not resolve
-            "GLOO_SOCKET_IFNAME": INTERFACE if hosts else os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        }
+        environment = rank_environment(rank, port, hosts, num_ranks)
         host = hosts[rank] if hosts else None
         process = context.Process(target=_enter, args=(directory, host, environment), name=f"rank-{rank}")
         process.daemon = True
         process.start()
         ranks.append(process)
     return ranks
+
+
+def rank_environment(rank: int, port: int, hosts: Sequence[Host], num_ranks: int) -> dict[str, str]:
+    """What torchrun would set, for ranks that are all on this machine."""
+    return {
+        "HALOCAST_LAUNCHED": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # torchrun, if it started us, serves its own ranks only
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": hosts[0].address if hosts else "127.0.0.1",
+        "MASTER_PORT": str(port),
+        # gloo would look up the host's name, which need not resolve
+        "GLOO_SOCKET_IFNAME": INTERFACE if hosts else os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+    }
 
 
 def start_server() -> None:
@@ -141,20 +147,24 @@ def start_server() -> None:
 
 
 def _enter(directory: Path, host: Host | None, environment: dict[str, str]) -> None:
-    """In the rank's process: never outlive the launcher, leave Ctrl-C to it."""
+    settle_rank(host, environment)
+    from halocast.exec.worker import run_rank  # torch, in the ranks only
+
+    run_rank(directory, int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+
+
+def settle_rank(host: Host | None, environment: dict[str, str]) -> None:
+    """In the rank's process: on its host, never outlive the launcher, leave Ctrl-C to it."""
     if host is not None:  # first: threads that run already would stay outside
         try:
             enter(host)
         except FileNotFoundError:  # removed: the launcher was interrupted while it asked for this rank
             os._exit(1)
-    from halocast.exec.worker import run_rank  # torch, in the ranks only
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     os.environ.update(environment)
-    run_rank(directory, int(environment["RANK"]), int(environment["WORLD_SIZE"]))
 
 
 def end_with(parent: BaseProcess) -> None:
@@ -185,7 +195,8 @@ def _blame(ranks: list[BaseProcess], directory: Path) -> str:
     """The message of the rank that failed by itself; a rank that only lost its peer is the second choice."""
     deadline = time.monotonic() + BLAME_S
     while True:
-        reports = {rank: _reason(process, directory, rank) for rank, process in enumerate(ranks) if process.exitcode}
+        codes = [process.exitcode or 0 for process in ranks]
+        reports = {rank: _reason(code, directory, rank) for rank, code in enumerate(codes) if code}
         own = [reason["message"] for reason in reports.values() if not reason["peer"]]
         if own:
             return str(own[0])
@@ -194,12 +205,17 @@ def _blame(ranks: list[BaseProcess], directory: Path) -> str:
         time.sleep(POLL_S)
 
 
-def _reason(process: BaseProcess, directory: Path, rank: int) -> dict[str, Any]:
+def failure_of(directory: Path, codes: Sequence[int]) -> str:
+    """Why a run failed all of whose ranks have ended, as `_blame` chooses."""
+    reports = [_reason(code, directory, rank) for rank, code in enumerate(codes) if code]
+    return str(next((one for one in reports if not one["peer"]), reports[0])["message"])
+
+
+def _reason(code: int, directory: Path, rank: int) -> dict[str, Any]:
     path = directory / f"error-{rank}.json"
     if path.exists():
         reason: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return reason
-    code = process.exitcode or 0
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     return {"message": f"rank {rank} {how}", "peer": False}
 

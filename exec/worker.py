@@ -1,6 +1,6 @@
 """One rank of a job: `python -m halocast.exec.worker JOB` under torchrun, or started by launch.py.
 
-Reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them.
+Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them.
 """
 
 import ctypes
@@ -23,6 +23,7 @@ from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
 from halocast.exec.chunks import make_state
 from halocast.exec.comm import Link, PeerError, barrier, smallest
+from halocast.exec.cores import give_turn, go_first, keep_to_cores, share_of_cores
 from halocast.exec.device import Device, ending, open_device
 from halocast.exec.fresh import set_initial_values
 from halocast.exec.handlers import handle, require_handlers
@@ -31,7 +32,7 @@ from halocast.exec.job import Job, read_job
 from halocast.exec.state import RankState
 from halocast.exec.store import join_store, settle
 from halocast.exec.straggle import straggling
-from halocast.schedule.ir import MATCHED, Lane
+from halocast.schedule.ir import MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
 PROGRESS_EVERY_S = 0.1
@@ -40,8 +41,13 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds that stand still while the run is paused, so that evaluation is in no span."""
+    """Seconds that stand still while the run is paused, so that evaluation is in no span.
 
+    Clocks of different hosts have nothing in common; `aligned` ones begin when all have met, which they do within the
+    latency of a barrier. How they drift apart later is not corrected.
+    """
+
+    aligned: bool = False
     stopped_s: float = 0.0
 
     def __call__(self) -> float:
@@ -89,7 +95,11 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     if job.schedule.num_ranks != num_ranks:
         raise InputError(f"the job has {job.schedule.num_ranks} ranks but {num_ranks} were started")
     require_handlers(job.schedule)
-    device = open_device(job.settings.device, job.settings.backend, int(os.environ.get("LOCAL_RANK", "0")))
+    local, num_local = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
+    device = open_device(job.settings.device, job.settings.backend, local)
+    placed = "LOCAL_RANK" in os.environ and "LOCAL_WORLD_SIZE" in os.environ  # else which cores are ours is not known
+    keeps = placed and not device.stages
+    num_cores = keep_to_cores(local, num_local) if keeps else share_of_cores(num_local)
     link = Link(
         rank=rank,
         timeout_s=job.settings.timeout_s,
@@ -99,11 +109,11 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         groups=_join(job, num_ranks),
     )
     keep_freed_memory()
-    threads = job.settings.num_threads or max(1, (os.cpu_count() or 1) // num_ranks)
+    threads = job.settings.num_threads or num_cores
     torch.set_num_threads(threads)
     torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
     state = make_state(job, directory, rank, link)
-    clock = Clock()
+    clock = Clock(aligned=num_local < num_ranks)
     interpreter = Interpreter(
         schedule=job.schedule,
         rank=rank,
@@ -111,7 +121,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         timeout_s=job.settings.timeout_s,
         clock=clock,
         enter_lane=_lane_setup(device, threads),
-        ended=state.forget,
+        ended=state.forget if device.stages else _ending(state),
     )
     state.progress = interpreter.progress
     set_initial_values(state)
@@ -147,10 +157,23 @@ def _lane_setup(device: Device, threads: int) -> Callable[[Lane], None]:
     """Each lane is a thread; a device may have a stream for it."""
 
     def enter(lane: Lane) -> None:
+        if lane is not Lane.COMPUTE and not device.stages:
+            go_first()
         torch.set_num_threads(threads)  # OpenMP keeps this per thread
         device.enter(lane)
 
     return enter
+
+
+def _ending(state: RankState) -> Callable[[Op], None]:
+    """Let go of what an op has read; where bytes need the core that computes, let them have it between two ops."""
+
+    def ended(op: Op) -> None:
+        state.forget(op)
+        if op.lane is Lane.COMPUTE:
+            give_turn()
+
+    return ended
 
 
 def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> dict[int, list[list[float]]]:
@@ -158,6 +181,8 @@ def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: 
     settings = state.job.settings
     length = settings.eval_every or settings.num_epochs
     barrier(state.link, "the start")
+    if clock.aligned:
+        clock.stopped_s = time.perf_counter()
     scores: dict[int, list[list[float]]] = {}
     for first in range(0, settings.num_epochs, length):
         last = min(first + length, settings.num_epochs)

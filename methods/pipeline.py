@@ -90,7 +90,7 @@ class Stage:
             reads = [f"h.{layer}", *self._hist(layer), *self._drawn]
             reads += ["h.1"] if self.spec.mixes_first(layer) and layer > 1 else []
             writes = (f"h.{layer + 1}", f"keep.{layer}.{slot}")
-            kernels = arithmetic.forward(self.spec, layer, self.sizes[slot])
+            kernels = (*self._gathered(layer, slot), *arithmetic.forward(self.spec, layer, self.sizes[slot]))
             ops.append(self._compute(f"forward_chunk.{layer}.{slot}", kernels, tuple(reads), writes, after))
         if self.is_last:
             kernels = arithmetic.loss(self.spec, self.sizes[slot].num_inner)
@@ -115,9 +115,27 @@ class Stage:
         reads = [f"gh.{layer + 1}", f"keep.{layer}.{slot}", *([f"gold.{layer}"] if late else []), *first]
         writes = [*([f"gh.{layer}"] if layer > 0 else []), *([f"glate.{layer}"] if late else [])]
         writes += [*(first if layer > 0 else []), "grads"]
-        kernels = arithmetic.backward(self.spec, layer, self.sizes[slot])
+        kernels = (*arithmetic.backward(self.spec, layer, self.sizes[slot]), *self._scattered(layer, slot))
         op = self._compute(f"backward_chunk.{layer}.{slot}", kernels, tuple(reads), tuple(writes), after)
         return replace(op, work=replace(op.work, scale=self.options.cross_factor))
+
+    def _gathered(self, layer: int, slot: int) -> Kernels:
+        """Halo rows out of the tables: of this epoch and, of chunks yet to come, half on average, older ones."""
+        size, width = self.sizes[slot], self.spec.widths[layer]
+        if self.options.lockstep or not (size.num_halo and self.spec.aggregates(layer)):
+            return ()  # the released code, which lock-step stands for, sums rows where they lie in its tables
+        old = size.num_halo // 2 if self._hist(layer) else 0
+        older: Kernels = (("gather", (old, width)), ("gather", (old, width))) if old else ()
+        return (("gather", (size.num_halo, width)), *older)
+
+    def _scattered(self, layer: int, slot: int) -> Kernels:
+        """Gradients of a chunk's own rows into their table, and those of fresh halo rows."""
+        size, width = self.sizes[slot], self.spec.widths[layer]
+        if self.options.lockstep or layer == 0:
+            return ()
+        own: Kernels = arithmetic.blend_rows(size.num_inner, width)
+        back = size.num_halo // 2 if self.spec.aggregates(layer) else 0
+        return (*own, ("gather", (back, width)), *arithmetic.add_rows(back, width)) if back else own
 
     def _turn(self) -> list[Op]:
         """At the end of an epoch: snapshots of the rows, late gradients for the next epoch."""

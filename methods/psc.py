@@ -199,7 +199,7 @@ class _Part:
         for layer in part.spec.exchanged_layers:
             kernels.append(("gemm", (rows, widths[layer], widths[layer + 1])))
             kernels.append(("elementwise", (rows * widths[layer + 1], 1)))
-        return (*kernels, ("gather", (edges, 1)), *[("elementwise", (edges, 4))] * ROUNDS)
+        return (*kernels, ("gather", (edges, 1)), *[("draw", (edges, 4))] * ROUNDS)
 
     def _with_barrier(self, ops: list[Op]) -> list[Op]:
         sent = [op.name for op in ops if op.verb in ("exchange", "exchange_grad")]

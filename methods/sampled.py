@@ -55,11 +55,11 @@ def draw_numbers(count: int) -> Kernels:
 def build_graph(num_edges: int, num_kept: int) -> Kernels:
     """Marks of all edges looked up and counted; the kept ones renumbered, and sorted by source for the way back."""
     return (
-        ("gather", (num_edges, 1)),
+        ("build", (num_edges, 1)),
         ("elementwise", (num_edges, 2)),
-        ("gather", (num_kept, 1)),
-        ("gather", (num_kept, 1)),
-        ("gather", (num_kept, 2)),
+        ("build", (num_kept, 1)),
+        ("build", (num_kept, 1)),
+        ("build", (num_kept, 2)),
     )
 
 

@@ -44,23 +44,31 @@ def kernels() -> tuple[str, ...]:
     return ("dgl", "torch") if _dgl() is not None else ("torch",)
 
 
-def neighbour_sum(indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = "") -> Aggregate:
-    """rows [num_cols, d] -> [num_rows, d]: row i of the result is the sum of rows indices[indptr[i]:indptr[i+1]]."""
+def neighbour_sum(
+    indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = "", *, at_once: bool = False
+) -> Aggregate:
+    """rows [num_cols, d] -> [num_rows, d]: row i of the result is the sum of rows indices[indptr[i]:indptr[i+1]].
+
+    `at_once`: make what the way back needs now, not when it is first gone (torch's kernel always waits, for the type
+    of the rows).
+    """
     # dgl's wheels of this version are built for the CPU
     chosen = kernel or (kernels()[0] if indptr.device.type == "cpu" else "torch")
     if chosen not in kernels():
         raise unknown("aggregation kernel", chosen, kernels())
-    return _MAKERS[chosen](indptr.to(torch.int32), indices.to(torch.int32), num_cols)
+    return _MAKERS[chosen](indptr.to(torch.int32), indices.to(torch.int32), num_cols, at_once)
 
 
 class _DglSum:
-    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int) -> None:
+    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int, at_once: bool) -> None:
         dgl = _dgl()
         # dgl takes an empty list for "in order", but its blocked float32 kernel then reads it and crashes
         ids = torch.arange(len(indices), dtype=torch.int32, device=indptr.device)
         table = ("csc", (indptr, indices, ids))
         self._ops = dgl.ops
         self._block = dgl.create_block(table, num_src_nodes=num_cols, num_dst_nodes=len(indptr) - 1)
+        if at_once:
+            self._block.adj_tensors("csr")  # which it keeps
 
     def __call__(self, rows: Tensor) -> Tensor:
         result: Tensor = self._ops.copy_u_sum(self._block, rows)
@@ -83,7 +91,7 @@ class _CsrSum(torch.autograd.Function):
 
 
 class _TorchSum:
-    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int) -> None:
+    def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int, at_once: bool) -> None:
         self._indptr, self._indices, self._num_cols = indptr, indices, num_cols
         self._matrices: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
@@ -108,6 +116,6 @@ class _TorchSum:
         return CsrEdges(self._indptr, self._indices, self._num_cols)
 
 
-_MAKERS: MappingProxyType[str, Callable[[Tensor, Tensor, int], Aggregate]] = MappingProxyType(
+_MAKERS: MappingProxyType[str, Callable[[Tensor, Tensor, int, bool], Aggregate]] = MappingProxyType(
     {"dgl": _DglSum, "torch": _TorchSum}
 )

@@ -9,7 +9,7 @@ STREAMING = ("elementwise", "dropout", "softmax", "update", "draw")  # (numel, p
 SPARSE = ("spmm", "spmm_weighted", "sddmm")  # (rows, cols, nnz, width)
 # (rows, width), and how often the numbers are read or written: a loss is a log-softmax, the picked entries, and back
 PASSES = MappingProxyType({"loss": 4, "norm": 3, "norm_back": 4, "sum_rows": 1})
-INDEXED = ("gather", "scatter")  # (rows, width)
+INDEXED = ("gather", "scatter", "build")  # (rows, width)
 
 
 def flops(kind: str, dims: Dims) -> int:

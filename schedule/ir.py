@@ -307,6 +307,10 @@ def ring_bytes(payload_bytes: int, num_ranks: int) -> int:
     return 2 * (num_ranks - 1) * payload_bytes // num_ranks
 
 
+def ring_steps(num_ranks: int) -> int:
+    return 2 * (num_ranks - 1)
+
+
 def _sent_allreduce(schedule: Schedule, op: Op) -> Ints:
     group = schedule.group(op)
     after = group[(group.index(op.rank) + 1) % len(group)]

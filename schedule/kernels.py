@@ -20,6 +20,7 @@ KERNEL_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "draw": ("numel", "passes"),  # random numbers, and what they choose
         "gather": ("rows", "width"),
         "scatter": ("rows", "width"),  # rows added to the rows they belong to
+        "build": ("rows", "width"),  # a sparse matrix from lists of its entries: looked up, renumbered, sorted
     }
 )
 # what a kind costs where nothing finer is known: as much as another with the same dims
@@ -28,6 +29,6 @@ KERNEL_LIKE: Mapping[str, str] = MappingProxyType(
         "spmm_weighted": "spmm",
         "sddmm": "spmm",
         **dict.fromkeys(("dropout", "softmax", "update", "draw"), "elementwise"),
-        "scatter": "gather",
+        **dict.fromkeys(("scatter", "build"), "gather"),
     }
 )

@@ -63,10 +63,9 @@ def signal_rank(directory: Path, rank: int, what: signal.Signals) -> threading.T
 def test_a_killed_rank_ends_the_job_within_ten_seconds(tmp_path: Path, when_training: list[threading.Thread]) -> None:
     job, parts = job_and_parts()
     when_training.append(signal_rank(tmp_path, 1, signal.SIGKILL))
-    started = []
     with pytest.raises(RunError, match="rank 1 was killed by SIGKILL"):
-        execute(job, parts, keep=tmp_path, on_progress=lambda epochs: started.append(time.monotonic()))
-    assert time.monotonic() - started[0] < 10
+        execute(job, parts, keep=tmp_path)
+    assert time.time() - (tmp_path / "progress").stat().st_mtime < 10  # it trained until it was killed
     assert multiprocessing.active_children() == []
 
 

@@ -48,12 +48,12 @@ def dense(indptr: Tensor, indices: Tensor, num_cols: int) -> Tensor:
 
 
 @pytest.mark.parametrize("kernel", kernels())
-@given(matrix=csr(), width=st.integers(1, 5))
+@given(matrix=csr(), width=st.integers(1, 5), at_once=st.booleans())
 def test_a_kernel_and_its_gradient_are_the_dense_product(
-    kernel: str, matrix: tuple[Tensor, Tensor, int], width: int
+    kernel: str, matrix: tuple[Tensor, Tensor, int], width: int, at_once: bool
 ) -> None:
     a, rows = dense(*matrix), torch.randn(matrix[2], width, dtype=torch.float64, requires_grad=True)
-    result = neighbour_sum(*matrix, kernel=kernel)(rows)
+    result = neighbour_sum(*matrix, kernel=kernel, at_once=at_once)(rows)
     weight = torch.randn_like(result)
     (grad,) = torch.autograd.grad((result * weight).sum(), rows)
     assert torch.allclose(result, a @ rows, atol=1e-12)

@@ -1,0 +1,11 @@
+"""Which cores of a machine each of its ranks keeps to: the executor sees to it, and the simulator counts on it."""
+
+from collections.abc import Sequence
+
+
+def part_of(cores: Sequence[int], rank: int, num_ranks: int) -> list[int]:
+    """Equal parts, in order; where ranks are a multiple of the cores, one that others have too; else all of them."""
+    if num_ranks > len(cores):
+        return list(cores) if num_ranks % len(cores) else [cores[rank % len(cores)]]
+    first, end = (k * len(cores) // num_ranks for k in (rank, rank + 1))
+    return list(cores[first:end])
