@@ -4,21 +4,23 @@ Groups and kinds are those of `halocast calibrate`; a profile is made of whateve
 kernels are among them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
-from scipy.optimize import nnls
 
-from halocast.schedule.ir import KERNEL_DIMS, Kernel
-from halocast.sim.fit import FEWEST, Point, Residual, error_quantiles, fit_points, split
+from halocast.base.groups import CROWDED, EMULATED
+from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
+from halocast.sim.fit import FEWEST, Floats, Point, Residual, error_quantiles, fit_points, prices_of, robust, split
 from halocast.sim.measured import Fit, Measured
 from halocast.sim.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
 
 BYTES = ("bytes",)
 CACHES = (0.0, *(2.0**k * 2**20 for k in range(-2, 9)))  # bytes that caches may keep, as tried
 MOST_ERROR = 0.5  # of an op; a worse one counts no more
+PRIOR = 0.5  # of ops' relative errors, what a factor of a kind counts that is 1 off
+STRANGE = 0.02  # mean error of ops that a factor 1 off is worth, where sizes of caches are compared
 LARGE = 0.5  # of exchanges, those from half of the largest time on carry at full rate
 
 
@@ -37,17 +39,27 @@ class Row:
 def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, list[Row]]:
     fits, warm = (_kernel_fits([p for p in points if bool(p.note.get("warm")) is hot]) for hot in (False, True))
     alone = Measured(kernels=tuple(fit for fit, _ in fits.values()), warm=tuple(fit for fit, _ in warm.values()))
-    overhead, cache_bytes, op_rows = fit_ops(alone, points)
-    messages, others = _messages(points)
+    overhead, context, cache_bytes, op_rows = fit_ops(alone, points)
+    known = replace(alone, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
+    messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)])
+    between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)])
+    if messages is not None:
+        extra_op_s, extra_step_s = executed_extras(known, messages, points)
+        overhead = replace(overhead, communication_op_s=max(overhead.communication_op_s, extra_op_s))
+        messages, between_hosts = _with_steps(messages, extra_step_s), _with_steps(between_hosts, extra_step_s)
     table = ProfileTable(
         made=made,
         kernels={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in fits.items()},
         warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
+        context=context,
         cache_bytes=cache_bytes,
-        busy={p.kind.removeprefix("busy_"): max(1.0, p.seconds) for p in points if p.group == "busy"},
+        busy=_ratios(points, "busy"),
+        crowded=_ratios(points, CROWDED),
         overhead=overhead,
         messages=messages,
+        emulated=between_hosts,
         allreduce=_table(others, "allreduce"),
+        store=_table(others, "store"),
         copies={
             name.removeprefix("copy_"): fit_table(fit, BYTES)
             for name, (fit, _) in others.items()
@@ -74,7 +86,7 @@ def _row(what: str, fit: Fit, residuals: list[Residual]) -> Row:
 
 def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple[Fit, list[Residual]]]]:
     """The transport's constants, and the fits of all that takes bytes."""
-    kinds = ("message", "allreduce", "copy_down", "copy_up")
+    kinds = ("message", "allreduce", "copy_down", "copy_up", "store")
     fits = {kind: fit_points(kind, points) for kind in kinds if any(point.kind == kind for point in points)}
     if "message" not in fits:
         return None, fits
@@ -83,14 +95,19 @@ def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple
     exchanges = [point for point in points if point.kind == "exchange"]
     full = [p for p in exchanges if p.seconds >= LARGE * max(one.seconds for one in exchanges)]
     host = float(np.median([p.dims[0] / p.seconds for p in full])) if full else rate
-    core = [p.note["core_s"] / p.dims[0] for p in full if "core_s" in p.note]
+    core = _core_prices(exchanges)
+    summed = dict(fits["allreduce"][0].prices) if "allreduce" in fits else {}
+    steps = [ring_steps(p.note["ranks"]) for p in points if p.kind == "allreduce" and "ranks" in p.note]
     return Messages(
-        latency_s=prices.get("latency", 0.0),
+        # what cores do for a message is counted there
+        latency_s=max(0.0, prices.get("latency", 0.0) - core.get("message", 0.0)),
         stream_bytes_per_s=rate,
         host_bytes_per_s=max(host, 1.0),
         compute_slowdown=_slowdown(points, "compute_slowdown"),
         transfer_slowdown=_slowdown(points, "transfer_slowdown"),
-        core_s_per_byte=float(np.median(core)) if core else 0.0,
+        core_s_per_byte=core.get("byte", 0.0),
+        core_s_per_message=core.get("message", 0.0),
+        core_s_per_step=summed.get("latency", 0.0) / steps[0] if core and steps else 0.0,
         low_bytes=fit.low[0],
         high_bytes=fit.high[0],
         median_error=fit.median_error,
@@ -98,42 +115,122 @@ def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple
     ), fits
 
 
+def executed_extras(known: Measured, messages: Messages, points: Sequence[Point]) -> tuple[float, float]:
+    """Seconds that an exchange of a run takes beyond its kernels, messages and bytes, and a step of its all-reduces
+    beyond all that is counted: lanes wake up, values are looked up, receives of the next epoch are posted."""
+
+    def beyond(kind: str, counted: Callable[[Point], float]) -> float:
+        found = [point.seconds - counted(point) for point in points if point.kind == kind]
+        return max(0.0, float(np.median(found))) if found and messages.core_s_per_message else 0.0
+
+    def moved_s(point: Point) -> float:
+        return int(point.note["bytes"]) * messages.core_s_per_byte  # each way at once, half at either end
+
+    def exchange_s(point: Point) -> float:
+        packed_s = sum(_seconds_by_kind(known, point).values())
+        return (
+            packed_s + messages.latency_s + int(point.note["ends"]) / 2 * messages.core_s_per_message + moved_s(point)
+        )
+
+    op_s = beyond("executed_exchange", exchange_s)
+    step_s = messages.latency_s + messages.core_s_per_step
+    steps = [ring_steps(p.note["ranks"]) for p in points if p.kind == "executed_allreduce"]
+    sum_s = beyond("executed_allreduce", lambda p: op_s + ring_steps(p.note["ranks"]) * step_s + moved_s(p))
+    return op_s, sum_s / max([1, *steps])
+
+
+def _with_steps(messages: Messages | None, extra_s: float) -> Messages | None:
+    return messages and replace(messages, core_s_per_step=messages.core_s_per_step + extra_s)
+
+
+def _core_prices(exchanges: Sequence[Point]) -> dict[str, float]:
+    """What a message and a byte take of the cores, both ends together; nothing where cores were not looked at."""
+    counted = [
+        Point(
+            group="cores",
+            kind="cores",
+            dims=(p.note["ranks"] * (p.note["ranks"] - 1), p.dims[0]),
+            seconds=p.note["core_s"],
+        )
+        for p in exchanges
+        if "core_s" in p.note
+    ]
+    return dict(prices_of("cores", counted)) if len(counted) >= FEWEST else {}
+
+
+def _ratios(points: Sequence[Point], group: str) -> dict[str, float]:
+    return {p.kind.removeprefix("busy_"): max(1.0, p.seconds) for p in points if p.group == group}
+
+
 def _slowdown(points: Sequence[Point], kind: str) -> float:
     found = [point.seconds for point in points if point.kind == kind]
     return max(1.0, float(np.median(found))) if found else 1.0
 
 
-def fit_ops(alone: Measured, points: Sequence[Point]) -> tuple[Overhead, float, list[Row]]:
-    """What handlers cost beyond their kernels, and how many bytes the caches keep, from two thirds of the ops that ran;
-    the others show how true the sum is."""
+def fit_ops(alone: Measured, points: Sequence[Point]) -> tuple[Overhead, dict[str, float], float, list[Row]]:
+    """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep, from two
+    thirds of the ops that ran; the others show how true the sum is."""
     bare = {p.kind: p.seconds for p in points if p.group == "interpreter"}
     op_s, communication_s = bare.get("op", 0.0), bare.get("communication_op", 0.0)
     seen, unseen = split([point for point in points if point.kind == "executed"])
     if len(seen) < FEWEST:
-        return Overhead(op_s=op_s, communication_op_s=communication_s), 0.0, []
+        return Overhead(op_s=op_s, communication_op_s=communication_s), {}, 0.0, []
     caches = CACHES if alone.warm else (0.0,)
-    tried = [(*_handlers(replace(alone, cache_bytes=size), seen), size) for size in caches]
-    _, handler_s, launch_s, cache_bytes = min(tried)
-    overhead = Overhead(op_s=op_s + handler_s, communication_op_s=communication_s + handler_s, launch_s=launch_s)
-    known = replace(alone, launch_s=launch_s, cache_bytes=cache_bytes)
-    residuals = [Residual(point, handler_s + _kernels_s(known, point)) for point in unseen]
-    return overhead, cache_bytes, _op_rows(residuals, len(seen))
+    _, cache_bytes, (handler_s, launch_s), context = min(
+        (_in_context(replace(alone, cache_bytes=size), seen) for size in caches), key=lambda one: one[0]
+    )
+    overhead = Overhead(op_s=handler_s, communication_op_s=communication_s, launch_s=launch_s)
+    known = replace(alone, launch_s=launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
+    residuals = [Residual(point, handler_s + sum(_seconds_by_kind(known, point).values())) for point in unseen]
+    return overhead, context, cache_bytes, _op_rows(residuals, len(seen))
 
 
-def _handlers(measured: Measured, points: Sequence[Point]) -> tuple[float, float, float]:
-    """(mean error, seconds of a handler, of a kernel in it) that explain ops best with such caches."""
+def _in_context(
+    measured: Measured, points: Sequence[Point]
+) -> tuple[float, float, tuple[float, float], dict[str, float]]:
+    """(how bad it is, bytes that caches keep, (seconds of a handler, of a kernel in it), factors of kinds) that explain
+    ops best with such caches.
+
+    A kernel in an op does not take what it takes alone: its results need new memory, autograd keeps its operands. How
+    much longer is one factor per kind, which stays near 1 unless ops say otherwise.
+    """
+    sums = [_seconds_by_kind(measured, point) for point in points]
+    kinds = sorted({kind for one in sums for kind in one})
     seconds = np.array([point.seconds for point in points])
-    left = seconds - np.array([_kernels_s(measured, point) for point in points])
-    terms = np.array([[1.0, len(point.note["kernels"])] for point in points])
-    (handler_s, launch_s), _ = nnls(terms / seconds[:, None], left / seconds)
-    errors = np.abs(terms @ [handler_s, launch_s] - left) / seconds
-    return float(np.minimum(errors, MOST_ERROR).mean()), float(handler_s), float(launch_s)
+    terms = np.array(
+        [
+            [1.0, len(point.note["kernels"]), *(one.get(kind, 0.0) for kind in kinds)]
+            for point, one in zip(points, sums, strict=True)
+        ]
+    )
+    weights = _weights(points)
+    near_one = PRIOR * np.eye(2 + len(kinds))[2:]
+    relative = np.vstack([terms * (weights / seconds)[:, None], near_one])
+    prices = robust(relative, np.concatenate([weights, np.full(len(kinds), PRIOR)]))
+    errors = weights * np.minimum(np.abs(terms @ prices / seconds - 1), MOST_ERROR)
+    handler_s, launch_s, *factors = prices.tolist()
+    strange = float(np.minimum(np.abs(prices[2:] - 1), 1.0).sum())  # several sizes of caches explain ops about as well
+    return (
+        float(errors.mean()) + STRANGE * strange,
+        measured.cache_bytes,
+        (handler_s, launch_s),
+        dict(zip(kinds, factors, strict=True)),
+    )
 
 
-def _kernels_s(measured: Measured, point: Point) -> float:
-    kernels = [Kernel(kind, tuple(dims)) for kind, dims in point.note["kernels"]]
+def _weights(points: Sequence[Point]) -> Floats:
+    """Ops count by their share of an epoch: its sum is what is wanted, but the small ones show what handlers cost."""
+    shares = np.sqrt([float(point.note.get("share", 1.0)) for point in points])
+    return np.asarray(shares / shares.mean())
+
+
+def _seconds_by_kind(measured: Measured, point: Point) -> dict[str, float]:
     here = measured.touching(point.note.get("footprint", inf))
-    return sum(here.seconds(kernel, point.itemsize) for kernel in kernels if all(kernel.dims))
+    sums: dict[str, float] = {}
+    for kind, dims in point.note["kernels"]:
+        if all(dims):
+            sums[kind] = sums.get(kind, 0.0) + here.seconds(Kernel(kind, tuple(dims)), point.itemsize)
+    return sums
 
 
 def _op_rows(residuals: list[Residual], num_seen: int) -> list[Row]:

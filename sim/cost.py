@@ -14,15 +14,31 @@ from types import MappingProxyType
 
 from halocast.models.arithmetic import bytes_moved, flops
 from halocast.models.work import PASSES
-from halocast.schedule.ir import Kernel, Op, Schedule
+from halocast.schedule.ir import Kernel, Kind, Op, Schedule
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.sim.cluster import Cluster, Device
+from halocast.sim.transports import settings_of
 
 
 def op_times(schedule: Schedule, cluster: Cluster) -> dict[tuple[int, str], float]:
-    """Seconds of every op by rank and name; of a measured device, what of them the caches of a rank save."""
+    """Seconds of every op by rank and name: its kernels and, where that was measured, what its messages take of cores.
+
+    Of a measured device, kernels are as cold as what the rank holds makes them.
+    """
     devices = {rank: _touching(cluster.device(rank), footprint(schedule, rank)) for rank in range(schedule.num_ranks)}
-    return {(op.rank, op.name): op_seconds(op, devices[op.rank], schedule.itemsize) for op in schedule.ops}
+    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank], schedule.itemsize) for op in schedule.ops}
+    message_s = settings_of(cluster).core_s_per_message
+    if message_s == 0:
+        return kernels
+    messages = {(op.rank, op.name): message_s * num_ends(schedule, op) / 2 for op in schedule.ops}
+    return {key: seconds + messages[key] for key, seconds in kernels.items()}
+
+
+def num_ends(schedule: Schedule, op: Op) -> int:
+    """Messages that an op sends, and those that it receives."""
+    if op.kind not in (Kind.EXCHANGE, Kind.SEND, Kind.RECV):
+        return 0
+    return int((schedule.sent(op) > 0).sum() + (schedule.received(op) > 0).sum())
 
 
 def footprint(schedule: Schedule, rank: int) -> int:

@@ -13,7 +13,7 @@ import simpy
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.schedule.ir import Kind, Lane, Op, Schedule
+from halocast.schedule.ir import Kind, Lane, Op, Schedule, ring_steps
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cluster import AllToAll, Cluster
 from halocast.sim.core import Core, Cores, Steps
@@ -87,7 +87,7 @@ class _Engine:
         links: Network,
         world: World,
     ) -> None:
-        self.schedule = schedule
+        self.schedule, self.cluster = schedule, cluster
         self.num_epochs = num_epochs
         self.env = env
         self.links = links
@@ -97,16 +97,15 @@ class _Engine:
             (rank, name): seconds / world.speed.get(rank, 1.0)
             for (rank, name), seconds in op_times(schedule, cluster).items()
         }
-        transport, machine = settings_of(cluster), _cores(env, cluster)
+        transport = settings_of(cluster)
         self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS
+        self.step_s = transport.core_s_per_step
         self.cores = [
-            Core(machine or Cores(env), env, transport.compute_slowdown, partial(links.computing, rank))
-            for rank in range(schedule.num_ranks)
+            Core(machine, env, transport.compute_slowdown, partial(links.computing, rank))
+            for rank, machine in enumerate(_machines(env, cluster, links)[: schedule.num_ranks])
         ]
         for rank, core in enumerate(self.cores):
             links.moving.watch(rank, core.moving)
-        if machine is not None:
-            links.watch_cores(machine.take)
         self.dead_s: Floats = np.full(cluster.num_ranks, np.inf)
         if world.failure is not None:
             hosts = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
@@ -261,13 +260,22 @@ class _Engine:
             del self._messages[key]
 
     def meet(self, op: Op, epoch: int) -> Steps:
-        """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once."""
+        """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once.
+
+        The steps of a ring take their ranks' cores, where that was measured; then bytes move.
+        """
         group = self.schedule.group(op)
         key = op.name, epoch
-        meeting = self._meetings.setdefault(key, Meeting(self.env.event()))
+        meeting = self._meetings.setdefault(key, Meeting(self.env.event(), self.env.event()))
         meeting.present.add(op.rank)
         if len(meeting.present) == len(group):
             del self._meetings[key]
+            meeting.begun.succeed()
+        yield meeting.begun
+        if self.step_s > 0 and len(group) > 1:
+            yield from self.cores[op.rank].run(ring_steps(len(group)) * self.step_s)
+        meeting.num_ready += 1
+        if meeting.num_ready == len(group):
             self.links.reduce(group, op.work.num_bytes, lambda: self._end_meeting(meeting))
         yield meeting.done
 
@@ -277,14 +285,23 @@ class _Engine:
             meeting.done.succeed()
 
     def store(self, op: Op, epoch: int) -> Steps:
+        measured = self.cluster.device(op.rank).measured
+        near = self.cluster.shared_cores is not None or self.cluster.host(op.rank) == 0
+        if near and measured is not None and measured.store is not None:
+            return  # its core has copied the rows
         done = self.env.event()
         self.links.store(op.rank, op.work.num_bytes, lambda: succeed(done))
         yield done
 
 
-def _cores(env: simpy.Environment, cluster: Cluster) -> Cores | None:
-    """Those that all ranks share; none where each has its own device."""
-    return None if cluster.shared_cores is None else Cores(env, cluster.shared_cores)
+def _machines(env: simpy.Environment, cluster: Cluster, links: Network) -> list[Cores]:
+    """What the kernels of each rank run on: a device of its own, or a part of the cores of one machine."""
+    if cluster.shared_cores is None:
+        return [Cores(env) for _ in range(cluster.num_ranks)]
+    parts = {part: Cores(env, len(part)) for part in dict.fromkeys(cluster.core_parts)}
+    for part, cores in parts.items():
+        links.watch_cores(part, cores.take)
+    return [parts[part] for part in cluster.core_parts]
 
 
 def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:

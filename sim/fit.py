@@ -60,7 +60,7 @@ def fit_points(kind: str, points: Sequence[Point]) -> tuple[Fit, list[Residual]]
     if len(of_kind) < FEWEST:
         raise InputError(f"{len(of_kind)} points of {kind}: a fit needs at least {FEWEST}")
     seen, unseen = split(of_kind)
-    prices = _prices(kind, seen)
+    prices = prices_of(kind, seen)
     dims = np.array([point.dims for point in of_kind])
     bare = Fit(
         kind=kind,
@@ -95,17 +95,17 @@ def split(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
     return [p for k, p in enumerate(ordered) if k not in held], [ordered[k] for k in sorted(held)]
 
 
-def _prices(kind: str, points: Sequence[Point]) -> tuple[tuple[str, float], ...]:
+def prices_of(kind: str, points: Sequence[Point]) -> tuple[tuple[str, float], ...]:
     rows = [terms_of(kind)(point.dims, point.itemsize) for point in points]
     names = list(rows[0])
     seconds: Floats = np.array([point.seconds for point in points])
     scale = seconds + TOLERATED_S
     relative: Floats = np.array([[row[name] for name in names] for row in rows]) / scale[:, None]
-    solved = _robust(relative, seconds / scale)
+    solved = robust(relative, seconds / scale)
     return tuple((name, float(price)) for name, price in zip(names, solved, strict=True) if price > 0)
 
 
-def _robust(relative: Floats, wanted: Floats) -> Floats:
+def robust(relative: Floats, wanted: Floats) -> Floats:
     """Non-negative prices with relative @ prices near what is wanted; the weight of a point falls with its distance."""
     scale: Floats = np.maximum(relative.max(axis=0), 1e-300)  # terms differ by ten orders of magnitude
     weights = np.ones(len(relative))

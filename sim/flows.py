@@ -129,7 +129,7 @@ class Flows:
         self._num_visits = PLAIN_VISITS + 1 if is_loaded() else 0
         self._updated_s = 0.0
         self._version = 0
-        self._watched: tuple[int, Callable[[float], None]] | None = None
+        self._watched: dict[int, Callable[[float], None]] = {}
 
     def start(self, routes: Ints, num_bytes: Floats, names: Ints, done: Done) -> None:
         """Begin flows now; `done` is called with the names of those that end together. Routes are rows of link numbers,
@@ -147,7 +147,7 @@ class Flows:
 
     def watch(self, link: int, tell: Callable[[float], None]) -> None:
         """Tell how many bytes per second a link carries, whenever that may have changed."""
-        self._watched = link, tell
+        self._watched[link] = tell
 
     def _settle_later(self) -> None:
         if not self._is_pending():
@@ -239,9 +239,10 @@ class Flows:
         active = self._active
         if self._records_load:
             self.carried.share(self._env.now, *active.loads())
-        if self._watched is not None:
-            (link, tell), (routes, rates) = self._watched, active.loads()
-            tell(float(rates[(routes == link).any(axis=1)].sum()))
+        if self._watched:
+            routes, rates = active.loads()
+            for link, tell in self._watched.items():
+                tell(float(((routes == link).sum(axis=1) * rates).sum()))
         self._version += 1
         if active.num:
             version = self._version

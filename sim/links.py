@@ -8,7 +8,7 @@ The engine knows a `Network` and nothing of routes, transports or rates:
 * `store(rank, num_bytes, done)`: to or from the key-value store in the memory of host 0.
 * `moving`: the ranks whose own bytes are on the way, and whom to tell when that changes.
 * `computing(rank, busy)`: the rank's kernels run, or do not; its transfers may be slower meanwhile.
-* `watch_cores(take)`: whom to tell how many cores that ranks share are busy with bytes.
+* `watch_cores(part, take)`: whom to tell how many of these cores, which ranks share, are busy with bytes.
 
 `SharedLinks` sends everything as flows that share the links of the cluster's topology (`topology.py`, `flows.py`)
 through the stages of the transport (`transports.py`). A stage pays the latencies of its route first.
@@ -23,15 +23,16 @@ from typing import Protocol
 import numpy as np
 import simpy
 
-from halocast.schedule.ir import ring_bytes
+from halocast.schedule.ir import ring_bytes, ring_steps
 from halocast.schedule.trace import LinkUse
+from halocast.sim.buckets import BucketFlows
 from halocast.sim.cluster import AllReduce, Cluster
 from halocast.sim.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.flows import Done, Flows
 from halocast.sim.moving import Moving
 from halocast.sim.sockets import Sockets
-from halocast.sim.topology import build_topology
-from halocast.sim.transports import MOST_CHUNKS, STAGES, Stages, route_table, settings_of, tree_edges
+from halocast.sim.topology import build_topology, burst_links
+from halocast.sim.transports import MOST_CHUNKS, STAGES, Part, Stages, route_table, settings_of, tree_edges
 from halocast.sim.world import degrade
 
 Finish = Callable[[], None]
@@ -65,7 +66,7 @@ class Network(Protocol):
 
     def computing(self, rank: int, busy: bool) -> None: ...
 
-    def watch_cores(self, take: Callable[[float], None]) -> None: ...
+    def watch_cores(self, part: Part, take: Callable[[float], None]) -> None: ...
 
     def use(self) -> tuple[LinkUse, ...]: ...
 
@@ -90,7 +91,7 @@ class UnlimitedLinks:
 
     def computing(self, rank: int, busy: bool) -> None: ...
 
-    def watch_cores(self, take: Callable[[float], None]) -> None: ...
+    def watch_cores(self, part: Part, take: Callable[[float], None]) -> None: ...
 
     def use(self) -> tuple[LinkUse, ...]:
         return ()
@@ -114,6 +115,10 @@ class SharedLinks:
         self.stages: Stages = STAGES[cluster.transport](cluster, self.topology)
         degrade(self.topology, factors)
         self.flows = Flows(env, self.topology.capacities(), self.stages.caps, slack, record=record)
+        self._starter: Flows | BucketFlows = self.flows
+        bursts = burst_links(self.topology, cluster)
+        if bursts:
+            self._starter = BucketFlows(env, self.flows, bursts)
         self.moving = Moving(cluster.num_ranks)
         self._sockets = Sockets()
         self._slowdown = settings_of(cluster).transfer_slowdown
@@ -178,7 +183,7 @@ class SharedLinks:
         self._start(float(latency_s[target]) if delay else 0.0, routes[one], np.array([size]), one, lambda _: done())
 
     def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
-        after(self._env, delay_s, lambda: self.flows.start(routes, sizes, names, done))
+        after(self._env, delay_s, lambda: self._starter.start(routes, sizes, names, done))
 
     def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None:
         """As ring or tree; staging copies carry the whole payload once."""
@@ -209,7 +214,7 @@ class SharedLinks:
         """
         num = len(group)
         ring = [
-            (a, b, ring_bytes(payload_bytes, num), 2 * (num - 1))
+            (a, b, ring_bytes(payload_bytes, num), ring_steps(num))
             for a, b in zip(group, (*group[1:], group[0]), strict=True)
         ]
         if self.stages.allreduce is AllReduce.RING:
@@ -276,10 +281,10 @@ class SharedLinks:
             links = self.stages.own_links(rank)
             self.flows.scale(links, 1 / self._slowdown if busy else 1.0)
 
-    def watch_cores(self, take: Callable[[float], None]) -> None:
-        """Tell how many of the cores that ranks share are busy with bytes, whenever that changes."""
-        if self.stages.cores is not None:
-            link, core_s_per_byte = self.stages.cores
+    def watch_cores(self, part: Part, take: Callable[[float], None]) -> None:
+        """Tell how many of a part of the cores that ranks share are busy with bytes, whenever that changes."""
+        if part in self.stages.cores:
+            link, core_s_per_byte = self.stages.cores[part]
             self.flows.watch(link, lambda rate: take(rate * core_s_per_byte))
 
     def use(self) -> tuple[LinkUse, ...]:

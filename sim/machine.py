@@ -7,6 +7,7 @@ turns them into a graph, `links` into time.
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from halocast.base.cores import part_of
 from halocast.base.records import require
 from halocast.sim.measured import Measured
 from halocast.sim.tables import AllReduce, AllToAll, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
@@ -62,6 +63,7 @@ class Nvlink(Link):
 class Nic(Link):
     per: Per = Per.HOST
     payload: float = 1.0  # of the rate, what headers of packets leave
+    burst_s: float = 0.0  # of a rate limiter: so much of its rate passes at once after a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,8 @@ class Gloo:
     streams: Streams = Streams.MESSAGE
     chunk_bytes: float | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
     core_s_per_byte: float | None = None  # of the cores that ranks share, both ends together, for a byte that moves
+    core_s_per_message: float = 0.0  # the same for a message, however small
+    core_s_per_step: float = 0.0  # of each rank's core, for a step of an all-reduce
     compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run
 
@@ -101,6 +105,8 @@ class Gloo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nccl:
     rendezvous: ClassVar[bool] = True  # both ends copy: bytes move when the kernels of both are there
+    core_s_per_message: ClassVar[float] = 0.0  # kernels of the device copy
+    core_s_per_step: ClassVar[float] = 0.0
     efficiency: float  # fraction of a link's rate that payload gets
     latency_s: float
     remote_bytes_per_s: float | None = None  # of one flow to another host, where that is below what the links allow
@@ -131,6 +137,13 @@ class Cluster:
     @property
     def num_ranks(self) -> int:
         return len(self.devices)
+
+    @property
+    def core_parts(self) -> tuple[tuple[int, ...], ...]:
+        """The cores of one machine that each rank keeps to; ranks may have the same."""
+        assert self.shared_cores is not None
+        cores = range(self.shared_cores)
+        return tuple(tuple(part_of(cores, rank, self.num_ranks)) for rank in range(self.num_ranks))
 
     @property
     def num_hosts(self) -> int:

@@ -46,14 +46,13 @@ def _indexed(dims: Dims, itemsize: int) -> Terms:
 
 
 def _product(dims: Dims, itemsize: int) -> Terms:
-    """Multiply-adds, those of columns that only fill a vector, and the operands."""
+    """Multiply-adds, again those of results too narrow for vector units, which take far longer, and the operands."""
     m, k, n = dims
-    padded = -(-n // LANE_WIDTH) * LANE_WIDTH
-    wide = itemsize / FLOAT_BYTES
+    flops = 2 * m * k * n * itemsize / FLOAT_BYTES
     return {
         "launch": 1,
-        "flop": 2 * m * k * n * wide,
-        "padded_flop": 2 * m * k * (padded - n) * wide,
+        "flop": flops,
+        "narrow_flop": flops if min(m, n) < LANE_WIDTH else 0.0,
         "byte_left": m * k * itemsize,
         "byte_right": k * n * itemsize,
         "byte_out": m * n * itemsize,
@@ -90,6 +89,8 @@ def message_terms(num_bytes: float) -> Terms:
 
 def terms_of(kind: str) -> Callable[[Dims, int], Terms]:
     """The terms of a kind of kernel, or of what takes bytes and nothing else."""
+    if kind == "cores":
+        return lambda dims, itemsize: {"message": dims[0], "byte": dims[1]}
     return partial(kernel_terms, kind) if kind in KERNEL_DIMS else lambda dims, itemsize: message_terms(dims[0])
 
 
@@ -137,6 +138,8 @@ class Measured:
     op_s: float = 0.0  # of an op, beside its kernels: finding values, keeping the span, telling who waits
     communication_op_s: float = 0.0  # the same of one on another lane: its thread has to wake up
     launch_s: float = 0.0  # of a kernel in an op, beside what it takes alone: autograd, modules
+    store: Fit | None = None  # what a core takes to copy rows to or from the store of its host
+    context: tuple[tuple[str, float], ...] = ()  # by kind: what it takes in an op, times what it takes alone
     busy: tuple[tuple[str, float], ...] = ()  # by kind: how much slower when all cores do the same at once
     crowd: float = 0.0  # how far that holds: 0 for a rank alone, 1 with all cores busy
     speed: float = 1.0  # times as fast as measured
@@ -161,11 +164,19 @@ class Measured:
         return self.launch_s + seconds * self._slower(kernel.kind) / self.speed
 
     def _slower(self, kind: str) -> float:
-        factors = dict(self.busy)
-        return 1 + self.crowd * (factors.get(kind, factors.get(KERNEL_LIKE.get(kind, kind), 1.0)) - 1)
+        busy, context = _factor(self.busy, kind), _factor(self.context, kind)
+        return context * (1 + self.crowd * (busy - 1))
 
     def op_overhead_s(self, op: Op) -> float:
+        if op.kind in (Kind.PUSH, Kind.PULL) and self.store is not None:
+            return self.communication_op_s + self.store.seconds((op.work.num_bytes,), FLOAT_BYTES)
         return self.op_s if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
+
+
+def _factor(factors: tuple[tuple[str, float], ...], kind: str) -> float:
+    """Of a kind, or of the one it is like."""
+    known = dict(factors)
+    return known.get(kind, known.get(KERNEL_LIKE.get(kind, kind), 1.0))
 
 
 def _find(fits: tuple[Fit, ...], kind: str) -> Fit | None:

@@ -13,10 +13,12 @@ from halocast.sim.links import after
 
 @dataclass(slots=True)
 class Meeting:
-    """A collective instance: who has come, and the event of its end."""
+    """A collective instance: who has come, who is ready for its bytes, and the events of its begin and end."""
 
+    begun: simpy.Event
     done: simpy.Event
     present: set[int] = field(default_factory=set)
+    num_ready: int = 0
 
 
 class Messages:

@@ -19,7 +19,7 @@ from halocast.sim.machine import Cluster, Device, Gloo, Nccl
 from halocast.sim.measured import Fit, Measured
 from halocast.sim.tables import Transport
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,8 @@ class Messages:
     compute_slowdown: float = 1.0
     transfer_slowdown: float = 1.0
     core_s_per_byte: float = 0.0  # of a core, both ends together, for a byte that moves
+    core_s_per_message: float = 0.0  # the same for a message, however small
+    core_s_per_step: float = 0.0  # of each rank's core, for a step of an all-reduce
     low_bytes: float = 0.0  # sizes that were measured
     high_bytes: float = 0.0
     median_error: float = 0.0
@@ -84,11 +86,15 @@ class ProfileTable:
     made: Made
     kernels: dict[str, FitTable]  # cold, where both were measured
     warm: dict[str, FitTable] = field(default_factory=dict)
+    context: dict[str, float] = field(default_factory=dict)
     cache_bytes: float = 0.0
     busy: dict[str, float] = field(default_factory=dict)
+    crowded: dict[str, float] = field(default_factory=dict)  # the same with twice as many ranks as cores
     overhead: Overhead = field(default_factory=Overhead)
     messages: Messages | None = None
+    emulated: Messages | None = None  # the same between namespaces of one machine
     allreduce: FitTable | None = None
+    store: FitTable | None = None  # rows to or from the memory of the host
     copies: dict[str, FitTable] = field(default_factory=dict)  # between device and pinned host memory: down, up
 
 
@@ -172,15 +178,17 @@ def calibrated(cluster: Cluster, profile: Profile, *, speed: float = 1.0) -> Clu
 
 
 def _measured(profile: Profile, cluster: Cluster) -> Measured:
-    table, messages = profile.table, profile.table.messages
+    table, messages = profile.table, _messages_on(profile, cluster)
     return Measured(
         kernels=profile.kernels,
         warm=profile.warm,
-        cache_bytes=table.cache_bytes,
+        cache_bytes=table.cache_bytes * _share_of_caches(table.made.ranks, cluster),
         op_s=table.overhead.op_s,
         communication_op_s=table.overhead.communication_op_s,
         launch_s=table.overhead.launch_s,
-        busy=tuple(table.busy.items()),
+        store=None if table.store is None else _fit("store", table.store, ("bytes",), f"{profile.path}: store"),
+        context=tuple(table.context.items()),
+        busy=tuple((table.crowded if _shares(cluster) and table.crowded else table.busy).items()),
         crowd=_crowd(table.made.ranks, cluster),
         message_bytes=(0.0, inf) if messages is None else (messages.low_bytes, messages.high_bytes),
         source=profile.source,
@@ -194,8 +202,18 @@ def _crowd(measured: int, cluster: Cluster) -> float:
     return (min(together, measured) - 1) / (measured - 1) if measured > 1 else 0.0
 
 
+def _share_of_caches(measured: int, cluster: Cluster) -> float:
+    """What a rank has of the caches that a rank had when so many were measured: more ranks of a machine divide them."""
+    return min(1.0, measured / cluster.num_ranks) if cluster.shared_cores is not None else 1.0
+
+
+def _shares(cluster: Cluster) -> bool:
+    """Whether ranks take turns on a core, and find its caches full of others' rows."""
+    return cluster.shared_cores is not None and cluster.num_ranks > cluster.shared_cores
+
+
 def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
-    messages = profile.table.messages
+    messages = _messages_on(profile, cluster)
     if messages is None:
         return {}
     slower: dict[str, Any] = {
@@ -207,11 +225,19 @@ def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
             "stream_bytes_per_s": messages.stream_bytes_per_s,
             "host_bytes_per_s": messages.host_bytes_per_s,
             "core_s_per_byte": messages.core_s_per_byte or None,
+            "core_s_per_message": messages.core_s_per_message,
+            "core_s_per_step": messages.core_s_per_step,
         }
         return {"gloo": replace(cluster.gloo, latency_s=messages.latency_s, **rates, **slower)}
     if profile.table.made.backend == Transport.NCCL and isinstance(cluster.nccl, Nccl):
         return {"nccl": replace(cluster.nccl, latency_s=messages.latency_s, **slower)}
     return {}
+
+
+def _messages_on(profile: Profile, cluster: Cluster) -> Messages | None:
+    """Those between emulated hosts, where the cluster has such."""
+    emulated = cluster.shared_cores is not None and cluster.num_hosts > 1
+    return (profile.table.emulated if emulated else None) or profile.table.messages
 
 
 def _compute_slowdown(messages: Messages, cluster: Cluster) -> float:

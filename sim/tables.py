@@ -157,6 +157,7 @@ class NicTable(Table):
     latency_us: float
     per: Per = Per.HOST
     payload: float = 1.0
+    burst_us: float = 0.0
 
     def __post_init__(self) -> None:
         Table.__post_init__(self)

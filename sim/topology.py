@@ -151,6 +151,16 @@ def _add_nic(topology: Topology, cluster: Cluster, nic: Nic, host: int, devices:
         topology.join(device, f"nics {host}", _half_way(nic))
 
 
+def burst_links(topology: Topology, cluster: Cluster) -> dict[int, float]:
+    """The links of hosts' NICs behind rate limiters, and the seconds of their bursts."""
+    nic = cluster.nic
+    if nic is None or nic.burst_s == 0:
+        return {}
+    edges = topology.graph.edges(data="index")
+    joins = [index for a, b, index in edges if any(end.startswith(("network", "leaf")) for end in (a, b))]
+    return dict.fromkeys([link for link in joins if "spine" not in topology.names[link]], nic.burst_s)
+
+
 def _add_copies(topology: Topology, cluster: Cluster) -> None:
     """A CPU process that copies reads and writes every byte."""
     for rank, device in enumerate(cluster.devices):

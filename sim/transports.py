@@ -5,7 +5,7 @@ single flows are links of their own, numbered after the real ones. All routes ar
 for copies, per pair of hosts for streams, per pair of devices for peer to peer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from halocast.sim.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.tables import Streams
 from halocast.sim.topology import Route, Topology
 
+Part = tuple[int, ...]  # cores that a rank keeps to
 MOST_CHUNKS = 64  # of one message; more would only cost events
 MOST_PAIRED = 16  # ranks that have a link for the stream of every pair
 
@@ -39,7 +40,7 @@ class Stages(Protocol):
     allreduce: AllReduce
     begin_s: float  # before the first stage of what a rank sends at a time
     one_socket: bool  # an all-reduce queues behind the messages of a pair
-    cores: tuple[int, float] | None  # the link that stands for shared cores, and seconds of a core per byte on it
+    cores: Mapping[Part, tuple[int, float]]  # of shared ones: the link that stands for them, core seconds per byte
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         """Routes and latencies of a stage from one rank to every rank."""
@@ -89,16 +90,13 @@ class GlooStages:
         assert isinstance(gloo, Gloo)
         self._cluster, self._topology, self._latency_s = cluster, topology, gloo.latency_s
         self._hosts: Ints = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
-        self._cpu, self.cores = self._add_cores(gloo)
+        self._cpu = self._add_hosts(gloo)
+        self.cores: Mapping[Part, tuple[int, float]] = self._add_cores(gloo)
         # large clusters do without a link per pair: there a stream only caps each of its messages
         self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
         self.begin_s = gloo.exchange_s
         self.one_socket = gloo.streams is Streams.PAIR
-        self._threads = [
-            topology.add_shared(f"gloo thread of rank {rank}", gloo.rank_bytes_per_s)
-            for rank in range(cluster.num_ranks)
-            if gloo.rank_bytes_per_s is not None
-        ]
+        self._threads = self._add_threads(gloo)
         self._slowed = gloo.transfer_slowdown > 1  # then each rank has a cap of its own, else all share one value
         self.caps = np.full(cluster.num_ranks if self._slowed else 1, gloo.stream_bytes_per_s)
         self._first_stream = len(topology.names)
@@ -110,13 +108,32 @@ class GlooStages:
         self._copies: dict[bool, tuple[Ints, Floats]] = {}
         self._wires: dict[int, tuple[Ints, Floats]] = {}
 
-    def _add_cores(self, gloo: Gloo) -> tuple[dict[int, int], tuple[int, float] | None]:
-        """What the cores of each host can move: one link for all hosts of one machine, and what a byte takes of it."""
+    def _add_hosts(self, gloo: Gloo) -> dict[int, int]:
+        """What the processors of each host can move: one link for all hosts of one machine."""
         used, add = sorted(set(self._hosts.tolist())), self._topology.add_shared
         if self._cluster.shared_cores is None:
-            return {host: add(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}, None
-        machine = add("cpu of all hosts", gloo.host_bytes_per_s)
-        return dict.fromkeys(used, machine), (machine, gloo.core_s_per_byte or 0.0)
+            return {host: add(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}
+        cores, cost_s = self._cluster.shared_cores, gloo.core_s_per_byte
+        return dict.fromkeys(used, add("cpu of all hosts", cores / cost_s if cost_s else gloo.host_bytes_per_s))
+
+    def _add_cores(self, gloo: Gloo) -> dict[Part, tuple[int, float]]:
+        """Each end of a message takes half of what a byte costs, of its rank's cores."""
+        if self._cluster.shared_cores is None or gloo.core_s_per_byte is None:
+            return {}
+        end_s = gloo.core_s_per_byte / 2
+        return {
+            part: (self._topology.add_shared(f"cores {', '.join(map(str, part))}", len(part) / end_s), end_s)
+            for part in dict.fromkeys(self._cluster.core_parts)
+        }
+
+    def _add_threads(self, gloo: Gloo) -> list[int]:
+        """For each rank the link that all its bytes pass, to and from it: its cores, or the thread of its sockets."""
+        if self.cores:
+            return [self.cores[part][0] for part in self._cluster.core_parts]
+        if gloo.rank_bytes_per_s is None:
+            return []
+        add, ranks = self._topology.add_shared, range(self._cluster.num_ranks)
+        return [add(f"gloo thread of rank {rank}", gloo.rank_bytes_per_s) for rank in ranks]
 
     def table(self, stage: int, source: int) -> tuple[Ints, Floats]:
         if stage == self.wire:
@@ -184,7 +201,7 @@ class NcclStages:
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
     begin_s = 0.0
     one_socket = False
-    cores: tuple[int, float] | None = None
+    cores: Mapping[Part, tuple[int, float]] = MappingProxyType({})
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         nccl = settings_of(cluster)

@@ -1,4 +1,5 @@
-"""Ranks of one machine share its cores: kernels go on at cores / running of their pace, at most at their own."""
+"""Ranks of one machine keep to parts of its cores: kernels of a part go on at cores / running of their pace, at most at
+their own."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedules import op
 
+from halocast.base.cores import part_of
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
 from halocast.schedule.ir import Kernel, Kind, Lane, Matrix, Schedule, Work
@@ -46,6 +48,7 @@ def ends(trace: Trace) -> list[float]:
 
 @given(st.integers(1, 8), st.integers(1, 8))
 def test_equal_kernels_of_all_ranks_run_at_cores_over_ranks_of_their_pace(cores: int, ranks: int) -> None:
+    """Whether ranks have parts of their own or, where they cannot be equal, all the same."""
     schedule = kernels(*[1.0] * ranks)
     expected = alone_s(schedule, 0) * max(1.0, ranks / cores)
     assert ends(simulate(schedule, machine(cores, ranks), 1)) == pytest.approx([expected] * ranks, rel=1e-9)
@@ -73,7 +76,12 @@ def test_work_is_conserved_and_divided_equally(sizes: list[float], cores: int) -
     work = [alone_s(schedule, rank) for rank in range(len(sizes))]
     found = ends(simulate(schedule, machine(cores, len(sizes)), 1))
     assert max(found) >= max(max(work), sum(work) / cores) * (1 - 1e-9)
-    assert sorted(found) == pytest.approx(expected_ends(sorted(work), cores), rel=1e-9)
+    ranks = range(len(sizes))
+    parts = {rank: tuple(part_of(range(cores), rank, len(sizes))) for rank in ranks}
+    for part in set(parts.values()):
+        mine = [rank for rank in ranks if parts[rank] == part]
+        expected = expected_ends(sorted(work[rank] for rank in mine), len(part))
+        assert sorted(found[rank] for rank in mine) == pytest.approx(expected, rel=1e-9)
 
 
 def expected_ends(work: list[float], cores: int) -> list[float]:
@@ -161,18 +169,41 @@ def moving_beside(core_s_per_byte: float, cores: int) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    ("core_s_per_byte", "cores", "expected"),
+    ("core_s_per_byte", "cores", "moved_s", "expected"),
     [
-        (0.25e-9, 1, 4.5),  # 2 GB/s take half a core for a second
-        (0.25e-9, 2, 4.0),  # there is a core left for them
-        (0.5e-9, 1, 5.0),  # all of it: the kernel stands still for a second
-        (1.0e-9, 1, 5.0),
+        (0.25e-9, 1, 1.0, 4.5),  # 2 GB/s take half a core for a second
+        (0.25e-9, 2, 1.0, 4.25),  # half of it is the other rank's core
+        (0.25e-9, 4, 1.0, 4.0),  # there is a core left for them
+        (0.5e-9, 1, 1.0, 5.0),  # all of it: the kernel stands still for a second
+        (1.0e-9, 1, 2.0, 6.0),  # the core moves no more than 1 GB/s
     ],
 )
-def test_moving_bytes_take_cores_from_kernels(core_s_per_byte: float, cores: int, expected: float) -> None:
+def test_moving_bytes_take_cores_from_kernels(
+    core_s_per_byte: float, cores: int, moved_s: float, expected: float
+) -> None:
     end, exchange = moving_beside(core_s_per_byte, cores)
-    assert exchange == pytest.approx(1.0, rel=1e-6)
+    assert exchange == pytest.approx(moved_s, rel=1e-6)
     assert end == pytest.approx(expected, rel=1e-4)
+
+
+def test_messages_and_steps_of_sums_take_the_cores_of_their_ranks() -> None:
+    """Of four ranks on two cores everybody has three peers: six ends of messages each, and two such ranks on a core."""
+    cluster = machine(2, 4)
+    assert cluster.gloo is not None
+    free = replace(cluster.gloo, latency_s=0.0, stream_bytes_per_s=1e15, host_bytes_per_s=1e15)
+    gloo = replace(free, core_s_per_message=1.0, core_s_per_step=10.0)
+    rows = Work(matrix="halo", row_bytes=1)
+    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in range(4))
+    sums = tuple(
+        op("allreduce", rank, Lane.REDUCE, Kind.ALLREDUCE, work=Work(num_bytes=4), after=(("exchange", 0),))
+        for rank in range(4)
+    )
+    schedule = Schedule(num_ranks=4, ops=(*swap, *sums), matrices=(Matrix("halo", 1 - np.eye(4, dtype=np.int64)),))
+    trace = simulate(schedule, replace(cluster, gloo=gloo), 1)
+    spans = {(span.rank, span.op): (span.start_s, span.end_s) for span in trace.spans}
+    overhead_s = 2 * op_seconds(swap[0], CPU.device(0), 4)
+    assert spans[0, "exchange"] == pytest.approx((0.0, 6.0 + overhead_s), rel=1e-6)
+    assert spans[0, "allreduce"] == pytest.approx((6.0, 6.0 + 2 * 6 * 10.0), rel=1e-4)
 
 
 def test_all_hosts_of_a_machine_move_bytes_on_the_same_cores() -> None:

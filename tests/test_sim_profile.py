@@ -11,10 +11,11 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.plan.predict import predict
 from halocast.plan.scenario import load_scenario
-from halocast.schedule.ir import Kernel, Kind, Lane, Op, Work
+from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule, Work
 from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
-from halocast.sim.profile import calibrated, format_profile, load_profile
+from halocast.sim.engine import simulate
+from halocast.sim.profile import FitTable, Overhead, calibrated, format_profile, load_profile
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -52,6 +53,67 @@ def test_the_transport_is_the_measured_one_and_the_nic_stays_the_clusters(tmp_pa
     )  # 200 Mbit/s of the 0.5 GB/s it was measured at
 
 
+def test_emulated_hosts_have_the_transport_that_was_measured_between_such(tmp_path: Path) -> None:
+    plain = profiles.profile_table()
+    assert plain.messages is not None
+    between = replace(plain.messages, latency_s=7e-5, core_s_per_message=3e-5, core_s_per_step=4e-5)
+    profile = load_profile(profiles.write(tmp_path / "p.toml", replace(plain, emulated=between)))
+    near, far = (calibrated(load_cluster(name, gpus=2), profile).gloo for name in ("cpu-local", "cpu-4x1-unlimited"))
+    assert near is not None
+    assert far is not None
+    assert (near.latency_s, near.core_s_per_message, near.core_s_per_step) == (5e-5, 0.0, 0.0)
+    assert (far.latency_s, far.core_s_per_message, far.core_s_per_step) == (7e-5, 3e-5, 4e-5)
+
+
+def test_ranks_that_share_a_core_find_its_caches_full(tmp_path: Path) -> None:
+    table = replace(profiles.profile_table(), crowded={"spmm": 3.0}, context={"spmm": 2.0})
+    profile = load_profile(profiles.write(tmp_path / "p.toml", table))
+    op = Op(
+        name="f.0",
+        rank=0,
+        lane=Lane.COMPUTE,
+        kind=Kind.COMPUTE,
+        work=Work(kernels=(Kernel("spmm", (5, 5, 9, 8)),)),
+    )
+    two, four = (calibrated(load_cluster("cpu-4x1-unlimited", gpus=gpus), profile) for gpus in (2, 4))
+    assert op_seconds(op, two.device(0), 4) == pytest.approx(1e-4 + 1e-5 + 2.0 * 1.5e-3)  # as in an op, all cores busy
+    assert op_seconds(op, four.device(0), 4) == pytest.approx(1e-4 + 1e-5 + 2.0 * 3.0e-3)
+
+
+def test_more_ranks_than_were_measured_divide_the_caches(tmp_path: Path) -> None:
+    """Two were measured; a kernel takes 1 ms cold and nothing warm, and an epoch touches what caches kept for each."""
+    plain = profiles.profile_table()
+    warm = {kind: replace(fit, seconds={"launch": 0.0}) for kind, fit in plain.kernels.items()}
+    table = replace(plain, warm=warm, cache_bytes=1000.0, busy={}, overhead=Overhead())
+    profile = load_profile(profiles.write(tmp_path / "p.toml", table))
+    kernel = Kernel("elementwise", (100, 2))
+    for ranks, expected in ((2, 0.0), (4, 0.5e-3)):
+        measured = calibrated(load_cluster("cpu-4x1-unlimited", gpus=ranks), profile).device(0).measured
+        assert measured is not None
+        assert measured.touching(1000).seconds(kernel, 4) == pytest.approx(expected)
+
+
+def test_rows_of_a_store_are_copied_by_the_core_that_wants_them(tmp_path: Path) -> None:
+    """Where that was measured; its rate then stands in place of the memory's."""
+    stored = FitTable(
+        seconds={"latency": 1e-3, "byte": 1e-6},
+        range={"bytes": (1, 10**9)},
+        num_points=4,
+        num_held_out=2,
+        median_error=0.1,
+        p90_error=0.2,
+    )
+    table = replace(profiles.profile_table(), store=stored)
+    profile = load_profile(profiles.write(tmp_path / "p.toml", table))
+    pull = Op(name="pull.1", rank=0, lane=Lane.STORE, kind=Kind.PULL, work=Work(num_bytes=5000))
+    trace = simulate(Schedule(num_ranks=1, ops=(pull,)), calibrated(load_cluster("cpu-local", gpus=1), profile), 1)
+    assert trace.spans[0].end_s == pytest.approx(2e-4 + 1e-3 + 5e-3)
+    far = calibrated(load_cluster("cpu-2x1-200mbit"), profile)  # hosts of their own: rank 1's rows cross the network
+    pulls = tuple(replace(pull, rank=rank, work=Work(num_bytes=25_000_000)) for rank in (0, 1))
+    near_s, far_s = (span.end_s for span in simulate(Schedule(num_ranks=2, ops=pulls), far, 1).spans)
+    assert far_s == pytest.approx(near_s + 1.0, rel=0.01)
+
+
 def test_a_profile_of_another_device_is_refused(tmp_path: Path) -> None:
     profile = load_profile(profiles.write(tmp_path / "p.toml", profiles.profile_table("t4")))
     with pytest.raises(InputError, match=r"measured on device 't4', cluster cpu-local has 'cpu'"):
@@ -64,7 +126,7 @@ def test_a_profile_of_another_device_is_refused(tmp_path: Path) -> None:
         ("[kernels.gemm.range]\nm = [1, 1000000000]", "[kernels.gemm.range]", "kernels.gemm.range: needs m, k, n"),
         ("kernels.spmm", "kernels.spnm", "kernels.spnm: known are gemm"),
         ("kernels.spmm", "kernels.sddmm", "kernels.spmm is missing"),
-        ("format = 1", "format = 7", "format = 7: this version reads format 1"),
+        ("format = 2", "format = 7", "format = 7: this version reads format 2"),
         ("launch = 0.001", "launch = -1.0", "a price needs to be at least 0"),
         ("cores = 2", 'cores = "2"', "expected a whole number"),
     ],
