@@ -18,12 +18,13 @@ from halocast.cli.output import note, print_json, status
 from halocast.cli.plan import plan_command
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
+from halocast.cli.torchrun import is_first, num_started, under_torchrun
 from halocast.cli.validate import Options, validate_grid
 from halocast.cli.whatif import breakeven_command, whatif_command
 from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict, scenario_cluster
 from halocast.plan.scenario import load_scenario
-from halocast.plan.validation import QUICK, Grid, chosen_from
+from halocast.plan.validation import OWN, QUICK, Grid, chosen_from
 from halocast.plan.workload import prepare
 from halocast.reports.perfetto import write_perfetto
 from halocast.reports.table import constants, size, text_table
@@ -211,7 +212,9 @@ def validate(
     rounds: Annotated[int | None, typer.Option(help="How often every scenario is run [3].")] = None,
     overrides: Set = None,
     profile: ProfileFile = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget the runs that are kept in --out.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh/--resume", help="Forget the runs that are kept in --out / use them [resume].")
+    ] = False,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Also write the first scenario, predicted and measured, for Perfetto."),
@@ -219,10 +222,12 @@ def validate(
 ) -> None:
     """Run a grid of scenarios and predict it: errors, the order of methods, and which ops are to blame."""
     chosen = {"methods": methods, "links": links, "ranks": ranks, "models": models, "graphs": graphs}
+    if under_torchrun():  # nothing is emulated, and all of its ranks run
+        chosen |= {"links": links or OWN, "ranks": ranks or str(num_started())}
     grid = chosen_from(QUICK if quick else Grid(), chosen, epochs=epochs, rounds=rounds)
     if trace is not None:
         require_trace_name(trace, (".json",))
-    measured = None if profile is None else load_profile(profile)
+    measured = None if profile is None or not is_first() else load_profile(profile)  # others do not predict
     options = Options(out=out, overrides=tuple(overrides or ()), profile=measured, fresh=fresh, trace=trace)
     validate_grid(grid, options, json=json)
 

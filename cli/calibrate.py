@@ -18,6 +18,7 @@ from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.records import record, require
 from halocast.cli.output import note, print_json, status
+from halocast.cli.torchrun import is_first
 from halocast.sim.calibration import Row, make_profile
 from halocast.sim.cluster import list_devices
 from halocast.sim.fit import Point
@@ -148,11 +149,11 @@ def _measure(made: Made, kept: Points, path: Path) -> list[Point] | None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"group": group, "points": points}) + "\n")
 
-    if measuring.is_first():
+    if is_first():
         _begin(path, made, kept)
     with _progress() as say:
         measuring.measure(made, tuple(kept), keep, say)
-        if not measuring.is_first():
+        if not is_first():
             return None
         if GROUP_OF_OPS not in found:
             keep(GROUP_OF_OPS, list(measuring.executed_ops(made, say)))

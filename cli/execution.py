@@ -10,7 +10,7 @@ from typing import Any
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_directory
 from halocast.cli.output import epoch_bar, note
-from halocast.exec.emulate import Emulation, Host, can_emulate
+from halocast.exec.emulate import BURST_S, Emulation, Host, can_emulate
 from halocast.exec.job import Job, Optimizer, Settings, read_job, write_job
 from halocast.exec.launch import Run, execute, gather
 from halocast.graph.parts import iter_parts
@@ -107,7 +107,8 @@ def rank_hosts(cluster: Cluster | None) -> Iterator[tuple[Host, ...]]:
         return
     # for the ranks: emulated hosts have no name service, and c10d would warn that it cannot name its peers
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    with Emulation(nic_rates(cluster)) as hosts:
+    assert cluster.nic is not None
+    with Emulation(nic_rates(cluster), cluster.nic.burst_s or BURST_S) as hosts:
         yield tuple(hosts[cluster.host(rank)] for rank in range(cluster.num_ranks))
 
 

@@ -1,23 +1,27 @@
 """The side of `halocast calibrate` that needs torch: which device and transport, and the measuring itself."""
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from halocast.base.groups import CROWDED
 from halocast.base.records import require
 from halocast.cli.execution import make_job
-from halocast.exec.calibrate import Wanted, measure_here, measure_rank
+from halocast.cli.torchrun import num_started, under_torchrun
+from halocast.exec.calibrate import HOSTS, OWN, Wanted, measure_here, measure_rank
+from halocast.exec.emulate import UNLIMITED_BYTES_PER_S, Emulation, can_emulate
 from halocast.exec.launch import execute
 from halocast.graph.parts import iter_parts
 from halocast.models.aggregate import kernels
 from halocast.plan.scenario import load_scenario
 from halocast.plan.workload import Workload, prepare
-from halocast.sim.cost import footprint
+from halocast.reports.blame import op_seconds
+from halocast.schedule.ir import COLLECTIVE, Kind
+from halocast.sim.cost import footprint, num_ends
 from halocast.sim.profile import Made
 
 Say = Callable[[str], None]
@@ -35,14 +39,6 @@ class Chosen:
     kernel: str
 
 
-def under_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
-def is_first() -> bool:
-    return not under_torchrun() or os.environ["RANK"] == "0"
-
-
 def choose(device: str, transport: str, ranks: int | None, most: int) -> Chosen:
     """A GPU where there is one, nccl where there are as many as ranks."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -51,7 +47,7 @@ def choose(device: str, transport: str, ranks: int | None, most: int) -> Chosen:
     require(device != "cuda" or gpus > 0, "--device cuda: torch sees no GPU here")
     where = ("cuda" if gpus else "cpu") if device == "auto" else device
     if under_torchrun():
-        num = int(os.environ["WORLD_SIZE"])
+        num = num_started()
         backend = ("nccl" if where == "cuda" else "gloo") if transport == "auto" else transport
     else:
         num = ranks or (min(most, gpus) if where == "cuda" else max(2, min(most, len(os.sched_getaffinity(0)))))
@@ -76,74 +72,117 @@ def _processor() -> str:
 
 
 def measure(made: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> None:
+    """What is not done yet; between emulated hosts, too, where this machine may have some."""
     wanted = Wanted(
         num_ranks=made.ranks,
         backend=made.backend,
         device="cpu" if made.device == "cpu" else "cuda",
         quick=made.quick,
-        done=done,
+        groups=_left(OWN, done),
     )
     if under_torchrun():
         measure_rank(wanted, on_group, say)
-    else:
-        measure_here(wanted, on_group, say)
+        return
+    measure_here(wanted, on_group, say)
+    if made.device != "cpu" or made.ranks < 2:
+        return
+    if CROWDED not in done and made.cores <= MOST_CROWDED:
+        crowd = replace(wanted, num_ranks=2 * made.cores, groups=("busy",))
+        measure_here(crowd, lambda _, points: on_group(CROWDED, [{**one, "group": CROWDED} for one in points]), say)
+    apart = replace(wanted, groups=_left(HOSTS, done))
+    if apart.groups and not can_emulate():
+        with Emulation([UNLIMITED_BYTES_PER_S] * made.ranks) as hosts:
+            measure_here(apart, on_group, say, hosts)
 
 
-# (model, nodes, degree, hidden): ops of a small graph show what handlers cost, those of a large one what caches do.
-WORKLOADS: tuple[tuple[str, int, int, int], ...] = (
-    ("sage", 6000, 20, 64),
-    ("gcn", 1500, 10, 32),
-    ("sage", 1500, 10, 32),
-    ("gcn", 20000, 12, 64),
-    ("gat", 6000, 20, 64),
-    ("gcnii", 6000, 20, 64),
-    ("sage", 20000, 20, 128),
+MOST_CROWDED = 8  # cores, for whose double number of ranks there is memory
+
+
+def _left(groups: tuple[str, ...], done: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in groups if name not in done)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A scenario whose ops are timed; lanes take turns, so that nothing else has their core. Small graphs show what
+    handlers cost, large ones what caches do."""
+
+    model: str
+    nodes: int  # of each rank
+    degree: int
+    hidden: int
+    method: tuple[str, ...] = ()
+    alone: bool = False  # on one rank, however many there are
+
+
+CHUNKS = ("method.name=gnnpipe", "method.chunks=6", "method.freeze=3")
+SAMPLES = (
+    Sample("sage", 6000, 20, 64),
+    Sample("gcn", 1500, 10, 32),
+    Sample("sage", 1500, 10, 32),
+    Sample("gcn", 15000, 15, 64),
+    Sample("gcn", 8000, 16, 48, CHUNKS, alone=True),
+    Sample("gat", 6000, 20, 64),
+    Sample("gcnii", 6000, 20, 64),
+    Sample("sage", 20000, 20, 128),
+    Sample("sage", 3000, 60, 32, CHUNKS, alone=True),
+    Sample("gcn", 4000, 60, 96),
 )
-QUICK_WORKLOADS = 4
+QUICK_SAMPLES = 6
+TIMED = {Kind.COMPUTE: "executed", Kind.EXCHANGE: "executed_exchange", Kind.ALLREDUCE: "executed_allreduce"}
 
 
 def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
-    """Medians of the ops of real runs of one rank, with their kernels; the executor itself is what is timed."""
-    for kind, nodes, degree, hidden in WORKLOADS[: QUICK_WORKLOADS if made.quick else None]:
-        say(f"ops: {kind} on {nodes:,} nodes")
+    """The ops of real runs, with their kernels; the executor itself is what is timed."""
+    for sample in SAMPLES[: QUICK_SAMPLES if made.quick else None]:
+        ranks = 1 if sample.alone else min(2, made.ranks)
+        say(f"ops: {sample.model} on {sample.nodes:,} nodes")
         chosen = [
-            f"graph.nodes={nodes}",
-            f"graph.degree={degree}",
+            f"graph.nodes={sample.nodes * ranks}",
+            "graph.mixing=0.05",
+            f"graph.degree={sample.degree}",
             "graph.features=64",
-            f"model.kind={kind}",
+            f"model.kind={sample.model}",
             "model.layers=3",
-            f"model.hidden={hidden}",
+            f"model.hidden={sample.hidden}",
             "run.threads=1",
+            *sample.method,
             f"run.epochs={8 if made.quick else 12}",
             "cluster.name=cpu-local",
-            "cluster.gpus=1",
+            f"cluster.gpus={ranks}",
             f"run.device={'cpu' if made.device == 'cpu' else 'cuda'}",
         ]
-        workload = prepare(load_scenario("demo", chosen), 1, data=True)
-        yield from _op_points(workload, kind)
+        workload = prepare(load_scenario("demo", chosen), ranks, data=True)
+        yield from _op_points(workload, sample.model)
 
 
 def _op_points(workload: Workload, model: str) -> Iterator[dict[str, Any]]:
     assert workload.graph is not None
     assert workload.assignment is not None
-    done = execute(make_job(workload, "gloo"), iter_parts(workload.graph, workload.assignment))
-    seconds: dict[str, list[float]] = defaultdict(list)
-    for span in done.trace.spans:
-        if span.epoch >= WARMUP:
-            seconds[span.op].append(span.end_s - span.start_s)
-    for op in workload.schedule.by_rank[0]:
-        low, middle = np.quantile(seconds[op.name], [0.25, 0.5])
+    trace = execute(make_job(workload, "gloo"), iter_parts(workload.graph, workload.assignment)).trace
+    schedule = workload.schedule
+    seconds = op_seconds(trace, schedule, 0, WARMUP)
+    whole_s = sum(sum(samples) for samples in seconds.values())
+    for op in schedule.by_rank[0]:
+        if op.kind not in TIMED or not seconds[op.name] or not (op.work.kernels or op.kind in COLLECTIVE):
+            continue
+        low, middle, high = np.quantile(seconds[op.name], [0.25, 0.5, 0.9])
         yield {
             "group": "ops",
-            "kind": "executed",
+            "kind": TIMED[op.kind],
             "dims": [len(op.work.kernels)],
-            "seconds": float(low),
+            # of most, the mean: an epoch is the sum of its ops as they come, not of the fastest of each
+            "seconds": float(np.mean([one for one in seconds[op.name] if one <= high])),
             "spread": round(float(middle / low - 1), 4),
             "repeats": len(seconds[op.name]),
             "note": {
                 "what": f"{op.verb} ({model})",
                 "op": op.name,
-                "footprint": footprint(workload.schedule, 0),
+                "footprint": footprint(schedule, 0),
+                "share": sum(seconds[op.name]) / whole_s,
+                "ends": num_ends(schedule, op),
+                "bytes": int(schedule.sent(op).sum()),
+                "ranks": schedule.num_ranks,
                 "kernels": [[kernel.kind, list(kernel.dims)] for kernel in op.work.kernels],
             },
         }

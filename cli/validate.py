@@ -8,23 +8,41 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.records import require
 from halocast.cli.output import note, print_json, status
 from halocast.cli.pace import Machine
+from halocast.cli.torchrun import on_several_hosts, under_torchrun
+from halocast.exec.emulate import BURST_S
+from halocast.graph.parts import iter_parts
 from halocast.plan.predict import predict_on
-from halocast.plan.validation import Case, Grid, case_cluster, case_scenario, fingerprint, measured_epochs, with_epochs
+from halocast.plan.validation import (
+    LINKS,
+    OWN,
+    Case,
+    Grid,
+    case_cluster,
+    case_scenario,
+    fingerprint,
+    measured_epochs,
+    with_epochs,
+)
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.perfetto import write_perfetto
 from halocast.reports.validation import Row, blame_of, figures, summarise_rows
-from halocast.reports.validation_report import text_blame, text_rows, verdict, write_validation
+from halocast.reports.validation_report import text_blame, text_by, text_rows, verdict, write_validation
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, load_trace, save_trace
 from halocast.sim.cluster import Cluster
 from halocast.sim.profile import Profile
+
+if TYPE_CHECKING:
+    from halocast.exec.gang import Gang
 
 RUNS, REPORT = "runs", "validate.md"
 
@@ -88,7 +106,10 @@ class Cell:
         return self.runs.load(case, turn, fingerprint(self.workloads[case], self.cluster(case)))
 
     def cluster(self, case: Case) -> Cluster:
-        return case_cluster(case, len(os.sched_getaffinity(0)), self.profile)
+        found = case_cluster(case, None if on_several_hosts() else len(os.sched_getaffinity(0)), self.profile)
+        if under_torchrun() or not emulates(found) or found.nic is None or found.nic.burst_s:
+            return found
+        return replace(found, nic=replace(found.nic, burst_s=BURST_S))  # what emulation gives to those that say nothing
 
     def todo(self) -> Iterator[tuple[Case, int]]:
         """What has not been run yet, in turns."""
@@ -137,6 +158,17 @@ def train_on(workload: Workload, cluster: Cluster) -> Trace:
     return train(workload, make_job(workload, "gloo" if emulated else None), emulated=emulated).trace
 
 
+def train_with(ranks: "Gang", place: Path, workload: Workload, cluster: Cluster) -> Trace:
+    """Run for real with the ranks that torchrun has started."""
+    from halocast.cli.execution import make_job
+    from halocast.exec.gang import own_backend
+
+    assert workload.graph is not None
+    assert workload.assignment is not None
+    job = make_job(workload, workload.scenario.cluster.transport or own_backend())
+    return ranks.train(job, iter_parts(workload.graph, workload.assignment), place).trace
+
+
 def emulates(cluster: Cluster) -> bool:
     return cluster.num_hosts > 1 and not cluster.staged
 
@@ -152,11 +184,41 @@ def require_runnable(cells: Sequence[Cell]) -> None:
 
 
 def validate_grid(grid: Grid, options: Options, *, json: bool) -> None:
-    """Run what has not been run, compare everything, print and write the report."""
+    """Run what has not been run, compare everything, print and write the report; under torchrun, with its ranks."""
+    if not under_torchrun():
+        _validate(grid, options, train_on, json=json)
+        return
+    from halocast.exec.gang import gang, own_backend  # torch
+
+    with gang() as ranks:
+        if not ranks.leads:
+            ranks.follow()
+            return
+        try:
+            ranks.require_grid(grid.ranks)
+            _require_own_links(grid, own_backend())
+            _validate(grid, options, partial(train_with, ranks, options.out / RUNS), json=json)
+        finally:
+            ranks.dismiss()
+
+
+def _require_own_links(grid: Grid, backend: str) -> None:
+    for link in grid.links:
+        require(
+            link == OWN or link not in LINKS,
+            f"--links {link}: under torchrun nothing is emulated; give a file that describes this cluster, or own",
+        )
+        require(
+            link != OWN or (backend != "nccl" and not on_several_hosts()),
+            f"--links {OWN}: describes the cores of one machine; give a file that describes its GPUs or hosts",
+        )
+
+
+def _validate(grid: Grid, options: Options, run: Run, *, json: bool) -> None:
     _require_place(options.out)
     if options.fresh:
         shutil.rmtree(options.out / RUNS, ignore_errors=True)
-    rows, traces = _all_rows(grid, options)
+    rows, traces = _all_rows(grid, options, run)
     summary = summarise_rows(rows)
     write_validation(options.out, rows, summary)
     if options.trace is not None:
@@ -166,7 +228,7 @@ def validate_grid(grid: Grid, options: Options, *, json: bool) -> None:
         print_json({"rows": [row.as_dict() for row in rows], "summary": summary})
         return
     print(text_rows(rows))
-    print(f"\n{text_blame(summary)}\n")
+    print(f"\n{text_by(summary)}\n\n{text_blame(summary)}\n")
     for sentence in verdict(summary):
         print(sentence)
     note(f"report: {options.out / REPORT}")
@@ -177,7 +239,7 @@ def _require_place(out: Path) -> None:
     require(ours, f"{out}: exists and holds no runs of ours; choose another --out")
 
 
-def _all_rows(grid: Grid, options: Options) -> tuple[list[Row], TwoTraces]:
+def _all_rows(grid: Grid, options: Options, run: Run) -> tuple[list[Row], TwoTraces]:
     """Cell by cell, so that graphs of one cell only are in memory."""
     rows: list[Row] = []
     first: TwoTraces = []
@@ -194,7 +256,7 @@ def _all_rows(grid: Grid, options: Options) -> tuple[list[Row], TwoTraces]:
                     require_runnable(cells[k:])
                     may_run = True
                 say(f"cell {k + 1} of {len(cells)}, round {turn + 1} of {grid.rounds}: {case.name}")
-                cell.run(case, turn, train_on, machine)
+                cell.run(case, turn, run, machine)
             found = [cell.compare(case) for case in cell.cases]
             rows += [row for row, _ in found]
             first = first or next((traces for _, traces in found if traces), [])

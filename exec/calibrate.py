@@ -1,14 +1,12 @@
 """Measures a machine, group by group: kernels on rank 0 alone, messages among all ranks.
 
 Every rank goes through the same groups in the same order. A group's points are told when it has ended, so an
-interruption loses the group under way and nothing else; groups in `done` are not measured again.
+interruption loses the group under way and nothing else.
 """
 
 import multiprocessing
 import os
 import queue
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +18,16 @@ import torch
 import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
+from halocast.base.groups import EMULATED
 from halocast.exec.bench import Bench, Measured
 from halocast.exec.calibrate_comm import COMMUNICATION
 from halocast.exec.calibrate_kernels import KERNELS
 from halocast.exec.calibrate_ops import interpreter
 from halocast.exec.comm import Link
+from halocast.exec.cores import go_back, keep_to_cores, placement
 from halocast.exec.device import open_device
-from halocast.exec.launch import end_with, free_port, start_server
+from halocast.exec.emulate import Host
+from halocast.exec.launch import free_port, rank_environment, settle_rank, start_server
 from halocast.exec.stopwatch import Limits
 from halocast.exec.worker import keep_freed_memory
 from halocast.schedule.ir import Lane
@@ -35,7 +36,10 @@ FULL, BRIEF = Limits(most_s=0.3), Limits(most_s=0.1)
 ALONE: dict[str, Callable[[Bench], Iterator[Measured]]] = {"interpreter": interpreter, **KERNELS}
 # More than a core's share of the last cache. On a GPU kernels are not timed one by one: that would time its wake-up.
 COLD_BYTES = 64 * 2**20
-GROUPS = (*ALONE, *COMMUNICATION)
+BETWEEN_HOSTS = ("messages", "exchanges", "allreduces")
+OWN = (*ALONE, *COMMUNICATION)  # of the machine as it is
+HOSTS = tuple(f"{EMULATED}{name}" for name in BETWEEN_HOSTS)
+GROUPS = (*OWN, *HOSTS)
 ROUNDS = 3  # of what ranks do together: a core that others take for a while spoils all points of one
 RATIOS = ("busy", "overlap")
 OnGroup = Callable[[str, list[Measured]], None]
@@ -50,22 +54,31 @@ class Wanted:
     backend: str
     device: str
     quick: bool
-    done: tuple[str, ...] = ()
+    groups: tuple[str, ...] = OWN
     timeout_s: float = 60.0
 
 
-def measure_here(wanted: Wanted, on_group: OnGroup, say: Say) -> None:
-    """Measure with processes of this machine, started and ended here."""
+def measure_here(wanted: Wanted, on_group: OnGroup, say: Say, hosts: Sequence[Host] = ()) -> None:
+    """Measure with processes of this machine, started and ended here, each on an emulated host if there are any."""
+    assert len(hosts) in (0, wanted.num_ranks)
+    if not wanted.groups:
+        return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["halocast.exec.preload"])
     start_server()
     told: Any = context.Queue()
     port = free_port(0)
+    places: Sequence[Host | None] = hosts or [None] * wanted.num_ranks
     ranks = [
-        context.Process(target=_enter, args=(wanted, rank, port, told), name=f"rank-{rank}", daemon=True)
-        for rank in range(wanted.num_ranks)
+        context.Process(
+            target=_enter,
+            args=(wanted, place, rank_environment(rank, port, hosts, wanted.num_ranks), told),
+            name=f"rank-{rank}",
+        )
+        for rank, place in enumerate(places)
     ]
     for process in ranks:
+        process.daemon = True
         process.start()
     try:
         _listen(ranks, told, on_group, say)
@@ -98,29 +111,15 @@ def _listen(ranks: list[Any], told: Any, on_group: OnGroup, say: Say) -> None:
             say(name)
 
 
-def _enter(wanted: Wanted, rank: int, port: int, told: Any) -> None:
-    """In a rank's process: never outlive the parent, leave Ctrl-C to it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
-    os.environ.update(
-        {
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(wanted.num_ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        }
-    )
+def _enter(wanted: Wanted, host: Host | None, environment: dict[str, str], told: Any) -> None:
+    settle_rank(host, environment)
     try:
         measure_rank(
             wanted, lambda name, points: told.put(("group", name, points)), lambda text: told.put(("say", text, []))
         )
     except BaseException as error:
         said = str(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
-        told.put(("error", f"rank {rank}: {said}", []))
+        told.put(("error", f"rank {environment['RANK']}: {said}", []))
         time.sleep(0.5)  # let the queue's thread send it
         os._exit(1)
 
@@ -128,9 +127,8 @@ def _enter(wanted: Wanted, rank: int, port: int, told: Any) -> None:
 def measure_rank(wanted: Wanted, on_group: OnGroup, say: Say) -> None:
     """One rank's part, in a process that torchrun or `measure_here` started; rank 0 tells."""
     with _bench(wanted, say) as bench:
-        done = _agreed(bench, wanted.done)
-        for name in GROUPS:
-            if name in done or (name in COMMUNICATION and bench.num_ranks < 2):
+        for name in _agreed(bench, wanted.groups):
+            if name not in ALONE and bench.num_ranks < 2:
                 continue
             bench.meet()
             points = _measure(bench, name)
@@ -139,8 +137,10 @@ def measure_rank(wanted: Wanted, on_group: OnGroup, say: Say) -> None:
 
 
 def _measure(bench: Bench, name: str) -> list[Measured]:
-    if name in COMMUNICATION:
-        return merged([_counted(bench, name, COMMUNICATION[name](bench)) for _ in range(ROUNDS)])
+    if name not in ALONE:
+        run = COMMUNICATION[name.removeprefix(EMULATED)]
+        points = merged([_counted(bench, name, run(bench)) for _ in range(ROUNDS)])
+        return [{**one, "group": name} for one in points]
     points = _counted(bench, name, ALONE[name](bench)) if bench.rank == 0 else []
     bench.meet()
     return points
@@ -163,15 +163,18 @@ def _counted(bench: Bench, name: str, measured: Iterator[Measured]) -> list[Meas
     return points
 
 
-def _agreed(bench: Bench, done: Collection[str]) -> set[str]:
-    """The groups that rank 0 has; the points of other hosts' earlier runs do not count."""
-    return {name for name in GROUPS if bench.agree(float(name in done))}
+def _agreed(bench: Bench, wanted: Collection[str]) -> list[str]:
+    """The groups that rank 0 wants; what other hosts have from earlier runs does not count."""
+    return [name for name in GROUPS if bench.agree(float(name in wanted))]
 
 
 @contextmanager
 def _bench(wanted: Wanted, say: Say) -> Iterator[Bench]:
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     device = open_device(wanted.device, wanted.backend, local)
+    before = None if device.stages else placement()
+    if before is not None:
+        keep_to_cores(local, int(os.environ.get("LOCAL_WORLD_SIZE", wanted.num_ranks)))
     limit = timedelta(seconds=wanted.timeout_s)
     dist.init_process_group(wanted.backend, timeout=limit)
     # ranks that only wait do so here: as long as the longest group takes
@@ -194,3 +197,5 @@ def _bench(wanted: Wanted, say: Say) -> Iterator[Bench]:
         )
     finally:
         dist.destroy_process_group()
+        if before is not None:
+            go_back(before)  # under torchrun this process goes on, and starts others

@@ -13,9 +13,15 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor, nn
 
 from halocast.exec.bench import Bench, Measured, point
-from halocast.exec.state import flatten
+from halocast.exec.drawn import build_block
+from halocast.exec.kvs import create_store
+from halocast.exec.kvs_blocks import Table
+from halocast.exec.state import block_of, flatten
 from halocast.exec.stopwatch import time_it
+from halocast.graph.partition import random_assignment
+from halocast.graph.parts import build_parts
 from halocast.graph.sampling import draw_boundary
+from halocast.graph.synthetic import synthetic
 from halocast.models.aggregate import Aggregate, neighbour_sum
 from halocast.models.modules import drop, hits, summed_loss
 
@@ -26,10 +32,12 @@ QUICK = 8  # a quick calibration has largest sizes that are so much smaller
 
 
 def gemm(bench: Bench) -> Iterator[Measured]:
-    """Rows through a matrix, its gradient, and the rows' gradient: three shapes of one layer."""
+    """Rows through a matrix, its gradient, and the rows' gradient: three shapes of a layer; also of last layers, whose
+    results are narrow."""
     rng, most = bench.rng("gemm"), MOST_FLOPS / (QUICK if bench.quick else 1)
-    for m in sizes(60, 60_000, 10 if bench.quick else 18):
-        k, n = (int(rng.choice(WIDTHS)) for _ in range(2))
+    shapes = [(m, *(int(rng.choice(WIDTHS)) for _ in range(2))) for m in sizes(60, 60_000, 10 if bench.quick else 18)]
+    last = [(m, int(rng.choice(WIDTHS)), classes) for m in sizes(300, 40_000, 4) for classes in (7, 12)]
+    for m, k, n in (*shapes, *last):
         m = min(m, int(most / (2 * k * n)))
         rows, matrix, grad = bench.tensor(m, k), bench.tensor(n, k), bench.tensor(m, n)
         bias = bench.tensor(n)
@@ -124,6 +132,34 @@ def draw(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("draw", (count, 4), partial(draw_boundary, offsets, 0.3, seed=0, rank=0, epoch=1))
 
 
+def build(bench: Bench) -> Iterator[Measured]:
+    """The local graph of an epoch from marks of its edges: all are looked up, the kept ones handled three times."""
+    rng = bench.rng("build")
+    for nodes in sizes(400, 40_000 // (QUICK if bench.quick else 1), 4 if bench.quick else 6):
+        graph = synthetic(nodes=nodes, degree=16, skew=1, classes=4, features=1, mixing=0.5, seed=0)
+        part = build_parts(graph, random_assignment(nodes, 2, 0))[0]
+        whole = block_of(part, torch.float32, bench.device.where)
+        for share in (0.2, 0.7):
+            kept = rng.random(len(part.indices)) < share
+            rows = len(part.indices) + 3 * int(kept.sum())
+            yield from bench.kernel("build", (rows, 1), partial(build_block, part, whole, kept, None))
+
+
+def store(bench: Bench) -> Iterator[Measured]:
+    """Rows into the store of a host and out of it: ranges are pushed, scattered rows pulled. Others have made or will
+    use them, so caches are cold."""
+    if bench.flush is None:
+        return
+    clear = partial(bench.flush.add_, 1.0)
+    for rows, width in [(m, d) for m in sizes(300, 60_000 // (QUICK if bench.quick else 1), 5) for d in (16, 128)]:
+        values, scattered = np.ones((rows, width), np.float32), np.arange(0, 2 * rows, 2)
+        with create_store([Table(name="rows", num_rows=2 * rows, width=width)]) as kept:
+            push, pull = partial(kept.push, "rows", slice(0, rows), values, 1), partial(kept.pull, "rows", scattered)
+            for run in (push, pull):
+                timing = time_it(run, bench.limits, bench.device.finish, clear)
+                yield point("store", "store", (values.nbytes,), timing)
+
+
 def gather(bench: Bench) -> Iterator[Measured]:
     """Rows in ascending order out of three times as many, into a buffer; and added to the rows they belong to."""
     for rows, width in _shapes(bench, "gather", 8):
@@ -197,6 +233,8 @@ KERNELS: MappingProxyType[str, Callable[[Bench], Iterator[Measured]]] = MappingP
         "loss": loss,
         "update": update,
         "draw": draw,
+        "build": build,
+        "store": store,
         "attention": attention,
         "copies": copies,
     }

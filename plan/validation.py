@@ -133,10 +133,11 @@ def case_scenario(case: Case, overrides: Iterable[str] = ()) -> Scenario:
     return load_scenario("demo", [*chosen, f"cluster.name={LOOPBACK}", f"cluster.gpus={case.ranks}"])
 
 
-def case_cluster(case: Case, num_cores: int, profile: Profile | None = None) -> Cluster:
-    """As described or measured, on as many cores as there are; ranks on GPUs have a device each."""
+def case_cluster(case: Case, num_cores: int | None, profile: Profile | None = None) -> Cluster:
+    """As described or measured, on as many cores as one machine has; ranks on GPUs have a device each, and where no
+    number is given, hosts are machines of their own."""
     found = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
-    here = found if found.staged else replace(found, shared_cores=num_cores)
+    here = found if found.staged or num_cores is None else replace(found, shared_cores=num_cores)
     return here if profile is None else calibrated(here, profile)
 
 
@@ -161,7 +162,8 @@ def fingerprint(workload: Workload, cluster: Cluster) -> str:
     rates = [] if cluster.nic is None else [cluster.nic.bytes_per_s] * cluster.num_hosts
     ops = tuple(replace(op, work=replace(op.work, kernels=())) for op in workload.schedule.ops)
     schedule = format_schedule(replace(workload.schedule, ops=ops, buffers=()))
-    text = f"{format_scenario(workload.scenario)}{schedule}{rates}"
+    burst_s = 0.0 if cluster.nic is None else cluster.nic.burst_s
+    text = f"{format_scenario(workload.scenario)}{schedule}{rates}{burst_s}{cluster.num_hosts}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

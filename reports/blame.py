@@ -63,6 +63,21 @@ def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
     return {key: seconds / scale for key, seconds in sums.items() if seconds > 0}
 
 
+def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) -> dict[str, list[float]]:
+    """Of every op of a rank, what each instance after the warm-up took: on the compute lane also the overhead before
+    it; of a communication from when all had come."""
+    causes, found, now = Causes(trace, schedule), defaultdict[str, list[float]](list), 0.0
+    for span in sorted(trace.of_rank(rank), key=lambda span: span.start_s):
+        parts = list(_during(causes, span))
+        if span.lane is Lane.COMPUTE:
+            parts += _before(causes, span, now)
+            now = span.end_s
+        own = [end - start for (op, part), (start, end) in parts if op == span.op and part is not Part.WAITS]
+        if span.epoch >= warmup_epochs:
+            found[span.op].append(sum(own))
+    return found
+
+
 def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, Part], Interval]]:
     """What an op of the compute lane does; it may be a communication."""
     if span.kind not in COMMUNICATION:

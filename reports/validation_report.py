@@ -105,6 +105,23 @@ def text_blame(summary: dict[str, Any]) -> str:
     return _aligned(BLAME_HEAD, blame_cells(summary)[:SHOWN_BLAME])
 
 
+BY_HEAD = ("by", "which", "scenarios", "mean", "max", "lean")
+
+
+def by_cells(summary: dict[str, Any]) -> list[list[str]]:
+    """Absolute errors of groups of scenarios; what there is one of only is no group."""
+    return [
+        [name, key, str(found["num"]), f"{found['mean']:.1%}", f"{found['max']:.1%}", f"{found['lean']:+.1%}"]
+        for name, parts in summary["by"].items()
+        if len(parts) > 1
+        for key, found in parts.items()
+    ]
+
+
+def text_by(summary: dict[str, Any]) -> str:
+    return _aligned(BY_HEAD, by_cells(summary))
+
+
 def write_validation(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
     """validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
     table = [row.as_dict() for row in rows]
@@ -134,11 +151,6 @@ def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
         f"- {pair['method']}: {pair['link']}, {pair['ranks']} ranks, {pair['model']}, {pair['graph']}"
         for pair in summary["order"]["wrong"]
     ]
-    groups = [
-        [name, key, str(found["num"]), f"{found['mean']:.1%}", f"{found['max']:.1%}", f"{found['lean']:+.1%}"]
-        for name, parts in summary["by"].items()
-        for key, found in parts.items()
-    ]
     failed = [f"- {row_name(row)}: {row.reason}" for row in rows if row.reason]
     return "\n".join(
         [
@@ -166,7 +178,7 @@ def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
             "",
             "## Errors by",
             "",
-            *_table(("by", "which", "scenarios", "mean", "max", "lean"), groups),
+            *_table(BY_HEAD, by_cells(summary)),
             "",
             "## Pairs of methods in the wrong order",
             "",

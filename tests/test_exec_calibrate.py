@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from halocast.base.errors import RunError
-from halocast.exec.calibrate import ALONE, GROUPS, Wanted, measure_here, merged
+from halocast.exec.calibrate import ALONE, GROUPS, OWN, Wanted, measure_here, merged
 from halocast.exec.calibrate_comm import COMMUNICATION
+from halocast.exec.emulate import Emulation, can_emulate
 from halocast.exec.stopwatch import FEWEST, MOST, Limits, is_known, summary, time_it
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
+
+WHY_NOT = can_emulate()
 
 
 def test_the_time_taken_is_the_lower_quartile_which_others_do_not_disturb() -> None:
@@ -54,7 +57,7 @@ def test_of_several_rounds_the_least_disturbed_time_counts_and_of_ratios_the_mid
 
 
 def test_every_kind_of_kernel_is_measured_or_like_one_that_is() -> None:
-    assert set(GROUPS) == set(ALONE) | set(COMMUNICATION)
+    assert set(OWN) == set(ALONE) | set(COMMUNICATION)
     kinds = {"norm_back", "scatter", "sum_rows", "sddmm", "softmax"} | set(ALONE)  # in groups with other names
     assert {kind for kind in KERNEL_DIMS if kind not in kinds and KERNEL_LIKE.get(kind) not in kinds} == set()
 
@@ -63,9 +66,10 @@ def test_two_processes_measure_messages_and_kernels_and_skip_what_is_done() -> N
     wanted = {"interpreter", "update", "messages"}
     found: dict[str, list[dict[str, Any]]] = {}
     said: list[str] = []
-    done = tuple(set(GROUPS) - wanted)
     measure_here(
-        Wanted(num_ranks=2, backend="gloo", device="cpu", quick=True, done=done), found.__setitem__, said.append
+        Wanted(num_ranks=2, backend="gloo", device="cpu", quick=True, groups=tuple(wanted)),
+        found.__setitem__,
+        said.append,
     )
     assert set(found) == wanted
     assert [point["kind"] for point in found["interpreter"]] == ["op", "communication_op"]
@@ -75,6 +79,31 @@ def test_two_processes_measure_messages_and_kernels_and_skip_what_is_done() -> N
     assert all(point["seconds"] > 0 for points in found.values() for point in points)
     assert "update: 1 points" in said
     json.dumps(found)
+
+
+def test_graphs_built_anew_and_rows_of_a_store_are_measured() -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    wanted = Wanted(num_ranks=1, backend="gloo", device="cpu", quick=True, groups=("build", "store"))
+    measure_here(wanted, found.__setitem__, lambda text: None)
+    assert {point["kind"] for point in found["build"]} == {"build"}
+    assert {bool(point["note"].get("warm")) for point in found["build"]} == {True, False}
+    small, large = min(found["build"], key=size), max(found["build"], key=size)
+    assert small["seconds"] < large["seconds"]
+    assert {point["kind"] for point in found["store"]} == {"store"}
+
+
+def size(point: dict[str, Any]) -> int:
+    return int(point["dims"][0])
+
+
+@pytest.mark.skipif(WHY_NOT != "", reason=f"no emulated hosts here: {WHY_NOT}")
+def test_messages_between_emulated_hosts_are_a_group_of_their_own() -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    wanted = Wanted(num_ranks=2, backend="gloo", device="cpu", quick=True, groups=("emulated allreduces",))
+    with Emulation((12.5e9, 12.5e9)) as hosts:
+        measure_here(wanted, found.__setitem__, lambda text: None, hosts)
+    (points,) = found.values()
+    assert {(point["group"], point["kind"]) for point in points} == {("emulated allreduces", "allreduce")}
 
 
 def test_a_rank_that_fails_is_told_with_its_reason() -> None:
@@ -90,7 +119,7 @@ def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.Mo
     from halocast.cli.calibrate import _kept, _measure
 
     def interrupted(wanted: Wanted, on_group: Any, say: Any) -> Iterator[None]:
-        assert wanted.done == ()
+        assert wanted.groups == OWN
         on_group("update", [point])
         raise KeyboardInterrupt
 

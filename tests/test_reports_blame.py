@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given
 from schedules import legal_schedules, op, two_rank_exchange
 
-from halocast.reports.blame import Blame, Part, account, by_verb, join, mean_account
+from halocast.reports.blame import Blame, Part, account, by_verb, join, mean_account, op_seconds
 from halocast.reports.metrics import measure
 from halocast.schedule.ir import Lane, Schedule
 from halocast.schedule.trace import Trace, span_of
@@ -48,6 +48,13 @@ def test_an_epoch_by_hand_is_divided_into_running_waiting_moving_and_overhead() 
         ("swap", Part.MOVES): (1 + 1) / 2,
         ("use", Part.OVERHEAD): 0.5 / 2,  # rank 1 from 6 to 6.5
     }
+
+
+def test_an_op_takes_its_overhead_too_and_a_communication_begins_when_all_have_come() -> None:
+    trace, schedule = late_rank()
+    assert op_seconds(trace, schedule, 0, 0) == {"make": [2], "swap": [1], "use": [3]}
+    assert op_seconds(trace, schedule, 1, 0) == {"make": [5], "swap": [1], "use": [0.5 + 1.5]}
+    assert op_seconds(trace, schedule, 0, 1) == {}
 
 
 def test_an_awaited_computation_of_another_lane_runs_beside() -> None:

@@ -10,7 +10,7 @@ from schedules import op
 
 from halocast.reports.blame import Blame, Part
 from halocast.reports.validation import Figures, Row, cycle_seconds, figures, spearman, summarise_rows
-from halocast.reports.validation_report import markdown, text_rows, verdict, write_validation
+from halocast.reports.validation_report import markdown, text_by, text_rows, verdict, write_validation
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, span_of
 
@@ -100,6 +100,17 @@ def test_misses_by_verb_are_shares_of_the_measured_epoch_and_add_up_to_the_error
     assert (entry["verb"], entry["part"]) == ("forward", "runs")
     assert entry["miss"] == pytest.approx(sum(errors) / 5)
     assert entry["size"] == pytest.approx(sum(map(abs, errors)) / 5)
+
+
+def test_errors_are_grouped_by_what_differs() -> None:
+    found = summarise_rows(ROWS)
+    lines = text_by(found).splitlines()
+    assert lines[0].split() == ["by", "which", "scenarios", "mean", "max", "lean"]
+    assert {line.split()[0] for line in lines[2:]} == {name for name, parts in found["by"].items() if len(parts) > 1}
+    method = next(iter(found["by"]["method"]))
+    errors = [row.error for row in ROWS if row.case["method"] == method and row.error is not None]
+    (line,) = [line for line in lines if line.split()[:2] == ["method", method]]
+    assert line.split()[2:4] == [str(len(errors)), f"{sum(map(abs, errors)) / len(errors):.1%}"]
 
 
 def test_a_machine_that_is_not_steady_is_told() -> None:
