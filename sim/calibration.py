@@ -91,7 +91,8 @@ def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple
     if "message" not in fits:
         return None, fits
     fit, prices = fits["message"][0], dict(fits["message"][0].prices)
-    rate = 1 / prices["byte"]
+    carried = max(p.dims[0] / p.seconds for p in points if p.kind == "message")  # where noise hides the price of a byte
+    rate = 1 / prices["byte"] if "byte" in prices else carried
     exchanges = [point for point in points if point.kind == "exchange"]
     full = [p for p in exchanges if p.seconds >= LARGE * max(one.seconds for one in exchanges)]
     host = float(np.median([p.dims[0] / p.seconds for p in full])) if full else rate
