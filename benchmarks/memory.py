@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from halocast.base.errors import InputError
+from halocast.plan.published import memory_figures
 from halocast.plan.rows import Row, Setting, own_figures, read_rows, setting_of
 from halocast.plan.workload import prepare
-from halocast.sim.memory import DeviceMemory, device_memory
+from halocast.sim.memory import device_memory
 
 GIB = 2**30
 NOTES = """
@@ -20,11 +21,9 @@ sylvie: torch's max_memory_allocated of rank 0, whose part is unknown: the range
   is on the CPU in the code it derives from, so it adds nothing. That code keeps the edges three times (COO, CSC and CSR
   with edge ids: 24 bytes an edge, ours 16) and one received copy of halo rows and gradients (ours two, as receives are
   posted ahead, and a packed copy to send).
-mithril-log: taken as the whole device, of a C++ system without autograd or a caching allocator. Its largest rank holds
-  only 4-6 % more than the mean although halos differ manifold, and both graphs agree with 5 tensors of ALL nodes x
-  hidden per layer (32 x 5 x 400 bytes a node: 5.3 and 13.9 GiB) and 0.7 GiB besides: its tensors do not shrink with the
-  part. Its first layer multiplies before it aggregates, so features do not travel (ours do). A method needs what is
-  predicted here; that this system held more is left as it is.
+mithril-log: taken as the whole device, of a C++ system without autograd or a caching allocator. Each of its GPUs holds
+  tables of all nodes and the whole topology (plan/rows.py says how that was found), so what a row should say is the
+  memory of one way's stages, and more than what a method needs here.
 """
 
 
@@ -42,25 +41,17 @@ def published(path: Path) -> Iterator[tuple[Row, Setting]]:
             print(f"{row['source']} {row['dataset']} {row['method']}: {error}")
 
 
-def predicted(setting: Setting) -> list[DeviceMemory]:
-    schedule = prepare(setting.scenario, setting.cluster.num_ranks).schedule
-    return [device_memory(schedule, setting.cluster, rank) for rank in range(schedule.num_ranks)]
-
-
 def show(row: Row, setting: Setting) -> float:
     """Prints one row; returns the relative error."""
-    memories = predicted(setting)
+    schedule = prepare(setting.scenario, setting.cluster.num_ranks).schedule
+    memories = [device_memory(schedule, setting.cluster, rank) for rank in range(schedule.num_ranks)]
     allocated = [one.allocated_bytes / GIB for one in memories]
-    total = [one.total_bytes / GIB for one in memories]
-    ours, value = total if setting.counts_all_memory else allocated, float(row["value"])
-    said = max(ours) if row["metric"].endswith("_max") else sum(ours) / len(ours)
+    said, value = memory_figures(schedule, setting)[row["metric"]] / GIB, float(row["value"])
     fullest = max(memories, key=lambda one: one.total_bytes)
     largest = ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in fullest.contributors[:6])
     name = f"{row['source']} {row['dataset']} {row['model']} {row['method']} {row['metric'].removeprefix('memory_gb')}"
-    print(
-        f"{name:44} {sum(allocated) / len(ours):9.2f} {sum(total) / len(ours):9.2f} {min(ours):5.2f}-{max(ours):5.2f} "
-        f"{value:9.2f} {said / value - 1:+7.0%}  {largest}"
-    )
+    needed = f"{min(allocated):5.2f}-{max(allocated):5.2f}"
+    print(f"{name:44} {needed} {said:9.2f} {value:9.2f} {said / value - 1:+7.0%}  {largest}")
     return said / value - 1
 
 
@@ -68,8 +59,8 @@ def main() -> None:
     if len(sys.argv) > 2:
         raise SystemExit("usage: python benchmarks/memory.py [measured.csv]")
     path = Path(sys.argv[1]) if len(sys.argv) == 2 else own_figures()
-    print("GiB; means over ranks, the range, the error of what the row measures; contributors of the fullest rank")
-    print(f"{'row':44} {'allocated':>9} {'on device':>9} {'range':>11} {'published':>9} {'error':>7}  largest")
+    print("GiB: what ranks need here, what the row should say, what it says; contributors of the fullest rank here")
+    print(f"{'row':44} {'allocated':>11} {'predicted':>9} {'published':>9} {'error':>7}  largest")
     errors = [show(row, setting) for row, setting in published(path)]
     if errors:
         print(f"{len(errors)} rows, mean absolute error {sum(map(abs, errors)) / len(errors):.0%}")

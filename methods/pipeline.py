@@ -252,7 +252,8 @@ class Stage:
         made = [Buffer(name=name, rank=self.rank, num_bytes=size, persistent=True) for name, size in kept.items()]
         for layer in self.layers:
             for slot, size in enumerate(self.sizes):
-                kept_bytes = arithmetic.kept_bytes(self.spec, layer, size, self.itemsize)
+                joined = replace(size, num_halo=0) if self.options.lockstep else size  # see _gathered
+                kept_bytes = arithmetic.kept_bytes(self.spec, layer, joined, self.itemsize)
                 made.append(Buffer(name=f"keep.{layer}.{slot}", rank=self.rank, num_bytes=kept_bytes))
         return made
 

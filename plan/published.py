@@ -9,11 +9,21 @@ from halocast.base.errors import InputError, unknown
 from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
 from halocast.plan.predict import Prediction, predict_on
-from halocast.plan.rows import Row, Setting, base_of, cuts_edges, is_inductive, number, params_of, setting_of
+from halocast.plan.rows import (
+    LIBRARIES_BYTES,
+    Row,
+    Setting,
+    base_of,
+    cuts_edges,
+    is_inductive,
+    number,
+    params_of,
+    setting_of,
+)
 from halocast.plan.workload import Say, prepare
 from halocast.reports.published import Result
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
-from halocast.schedule.ir import SHARED, Kind
+from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
 
 Figures = Mapping[str, float]  # metric -> value in SI units
@@ -155,7 +165,7 @@ def figures_of(prediction: Prediction, setting: Setting) -> Figures:
     return {
         **_times(prediction),
         **_traffic(prediction, setting),
-        **_memory(prediction, setting),
+        **memory_figures(prediction.workload.schedule, setting),
     }
 
 
@@ -193,27 +203,32 @@ def _computed(ranks: Sequence[Timers], *verbs: str) -> float:
 
 
 def _traffic(prediction: Prediction, setting: Setting) -> Figures:
-    by_verb: dict[str, float] = defaultdict(float)
+    schedule = prediction.workload.schedule
+    kinds = {op.name: op.kind for op in schedule.ops}
+    by_kind: dict[Kind, float] = defaultdict(float)
     for op, num_bytes in prediction.summary["bytes_per_epoch_by_op"].items():
-        by_verb[op.partition(".")[0]] += num_bytes
-    schedule, total = prediction.workload.schedule, sum(by_verb.values())
-    exchanges = any(op.kind is Kind.EXCHANGE for op in schedule.ops)  # a pipeline of layers does not
+        by_kind[kinds[op]] += num_bytes
+    total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
     return {
-        "bytes_total": total if setting.counts_weights else total - by_verb["allreduce"],
-        "bytes_graph": by_verb["exchange"] + by_verb["exchange_grad"],
-        "bytes_layer": by_verb["pass"] + by_verb["pass_grad"],
-        "bytes_weight_sync": by_verb["allreduce"],
+        "bytes_total": total if setting.counts_weights else total - by_kind[Kind.ALLREDUCE],
+        "bytes_graph": by_kind[Kind.EXCHANGE],
+        "bytes_layer": by_kind[Kind.SEND] + by_kind[Kind.RECV],
+        "bytes_weight_sync": by_kind[Kind.ALLREDUCE],
         "boundary_nodes": prediction.workload.halo.volume if exchanges else 0,
     }
 
 
-def _memory(prediction: Prediction, setting: Setting) -> Figures:
-    schedule = prediction.workload.schedule
-    ranks = [device_memory(schedule, prediction.cluster, rank) for rank in range(schedule.num_ranks)]
-    used = [one.total_bytes if setting.counts_all_memory else one.allocated_bytes for one in ranks]
+def memory_figures(schedule: Schedule, setting: Setting) -> Figures:
+    cluster = setting.cluster
+    ranks = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    held, beside_bytes = [one.allocated_bytes for one in ranks], 0.0
+    if setting.undivided is not None:
+        stages = prepare(setting.undivided, setting.undivided.method.options.stages).schedule
+        held = [device_memory(stages, cluster, stage).allocated_bytes for stage in range(stages.num_ranks)]
+        beside_bytes = LIBRARIES_BYTES + mean(one.total_bytes - one.allocated_bytes for one in ranks)
     return {
-        "memory_gb": mean(used),
-        "memory_gb_max": max(used),
+        "memory_gb": beside_bytes + mean(held),
+        "memory_gb_max": beside_bytes + max(held),
         "memory_host_kvs": sum(buffer.num_bytes for buffer in schedule.buffers if buffer.rank == SHARED),
     }
 

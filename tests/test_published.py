@@ -8,6 +8,7 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
+from halocast.graph.chunks import WayHalo
 from halocast.plan.predict import predict_on
 from halocast.plan.published import METRICS, PART_FIGURES, SPEEDUP, figures_of, predict_rows
 from halocast.plan.rows import COLUMNS, Row, base_of, own_figures, read_rows, setting_of
@@ -59,7 +60,7 @@ def write(path: Path, rows: list[Row]) -> Path:
         ("a5000-1x4-pcie4-ib200", 4, 1, ("a5000-2x4-pcie4-ib200", 1, 4, 4)),
         ("a5000-4x4-pcie4-ib200", 16, 4, ("a5000-2x4-pcie4-ib200", 4, 16, 4)),
         ("a5000-2x4-pcie4-ib200", None, None, ("a5000-2x4-pcie4-ib200", 2, 8, 4)),
-        ("a100-ib100", 16, None, ("a100-ib100", 4, 16, 4)),
+        ("a100-ib100", 16, None, ("a100-ib100", 16, 16, 1)),
         ("rtx2080ti-x8-pcie3", 8, 1, ("rtx2080ti-x10-pcie3", 1, 8, 8)),
         ("v100-8x6", 48, 8, ("v100-32x6", 8, 48, 6)),
         ("t4-3x2-15gbe", 3, 3, ("t4-3x2-15gbe", 3, 3, 1)),
@@ -133,6 +134,43 @@ def test_predictions_are_in_the_rows_unit_and_consistent() -> None:
     volume = prepare(setting_of(row()).scenario, 2).halo.volume
     assert traffic == pytest.approx(volume * 4 * (500 + 2 * 16) / 1e6)
     assert len(told) == 3  # pipegcn, vanilla, and vanilla with another count of bytes
+
+
+HYBRID = {
+    "source": "mithril-log",
+    "layers": "8",
+    "testbed": "a5000-2x4-pcie4-ib200",
+    "gpus": "8",
+    "nodes": "2",
+    "method": "gnnpipe-hybrid",
+    "params": '{"stages":2,"ways":4,"chunks":32}',
+}
+
+
+def test_traffic_of_ways_is_graph_traffic_that_of_stages_layer_traffic_and_that_of_sums_weights() -> None:
+    metrics = ("bytes_graph", "bytes_layer", "bytes_weight_sync", "bytes_total")
+    results = predict_rows([row(**HYBRID | {"metric": metric, "unit": "B"}) for metric in metrics])
+    graph, layer, weights, total = (one.predicted or 0.0 for one in results)
+    setting = setting_of(row(**HYBRID))
+    halo = prepare(setting.scenario, 8).halo
+    assert isinstance(halo, WayHalo)
+    assert layer == 2 * 89_250 * 16 * 4  # every node's row once forth and once back, between two stages
+    # the four ways of a stage need of each other what four parts do; 8 layers of 16 columns, forth and back
+    assert graph == pytest.approx(2 * 8 * halo.shared.sum() * 16 * 4, rel=1e-6)
+    assert total == pytest.approx(graph + layer + weights)
+    assert weights > 0
+
+
+def test_where_ways_do_not_divide_memory_it_is_that_of_the_stages_alone() -> None:
+    """Of the GNNPipe authors' code: four ways of two stages hold what two stages on two GPUs do, one stage far more."""
+    alone = HYBRID | {"gpus": "2", "nodes": "1", "params": '{"stages":2,"ways":1,"chunks":8}'}
+    graph = HYBRID | {"method": "vanilla", "params": '{"stages":1,"ways":8,"chunks":8}'}
+    rows = [row(**kind | {"metric": "memory_gb", "unit": "GB", "layers": "32"}) for kind in (HYBRID, alone, graph)]
+    shared, single, whole = (one.predicted or 0.0 for one in predict_rows(rows))
+    transport = 0.6  # buffers of nccl for more peers
+    assert single < shared < single + transport
+    table = 89_250 * 16 * 4 / 1e9
+    assert whole - single > 16 * 2 * table  # 16 layers more, at least their rows and gradients
 
 
 def test_every_metric_that_is_promised_is_made() -> None:
