@@ -16,6 +16,7 @@ from halocast.cli.doctor import doctor
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json, status
 from halocast.cli.plan import plan_command
+from halocast.cli.profiles import machine_profile
 from halocast.cli.published import compare_with_published
 from halocast.cli.sweep import sweep_command
 from halocast.cli.torchrun import is_first, num_started, under_torchrun
@@ -184,7 +185,12 @@ def compare(
     """All methods on one scenario: a table, and a report directory."""
     require(scaling >= 0, f"--scaling {scaling}: needs to be at least 0 (0: no scaling)")
     names = method_names(methods)
-    options = CompareOptions(out=out, execute=execute, limit_s=scaling, profile=profile)
+    used = machine_profile(profile) if execute else profile
+    if execute and used is None:
+        note(
+            "this machine is predicted with another CPU's constants: `halocast calibrate` measures it (1 to 3 minutes)"
+        )
+    options = CompareOptions(out=out, execute=execute, limit_s=scaling, profile=used)
     show_comparison(compare_methods(load_scenario(scenario, overrides or ()), names, options), out, json)
 
 
@@ -227,7 +233,8 @@ def validate(
     grid = chosen_from(QUICK if quick else Grid(), chosen, epochs=epochs, rounds=rounds)
     if trace is not None:
         require_trace_name(trace, (".json",))
-    measured = None if profile is None or not is_first() else load_profile(profile)  # others do not predict
+    found = machine_profile(profile) if is_first() else None  # others do not predict
+    measured = None if found is None else load_profile(found)
     options = Options(out=out, overrides=tuple(overrides or ()), profile=measured, fresh=fresh, trace=trace)
     validate_grid(grid, options, json=json)
 

@@ -18,6 +18,7 @@ from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.records import record, require
 from halocast.cli.output import note, print_json, status
+from halocast.cli.profiles import USUAL
 from halocast.cli.torchrun import is_first
 from halocast.sim.calibration import Row, make_profile
 from halocast.sim.cluster import list_devices
@@ -41,7 +42,7 @@ class Choices:
 
 
 def calibrate(
-    out: Annotated[Path, typer.Option(help="The profile; its points are written beside it.")] = Path("profile.toml"),
+    out: Annotated[Path, typer.Option(help="The profile; its points are written beside it.")] = USUAL,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and smaller points: under 90 s.")] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh/--resume", help="Measure all again / keep the groups that are measured [resume].")

@@ -219,7 +219,7 @@ def _validate(grid: Grid, options: Options, run: Run, *, json: bool) -> None:
     if options.fresh:
         shutil.rmtree(options.out / RUNS, ignore_errors=True)
     rows, traces = _all_rows(grid, options, run)
-    summary = summarise_rows(rows)
+    summary = summarise_rows(rows, options.profile.source if options.profile else None)
     write_validation(options.out, rows, summary)
     if options.trace is not None:
         require(bool(traces), f"--trace {options.trace}: no scenario was compared")

@@ -99,12 +99,14 @@ def blame_of(predicted: Trace, measured: Sequence[Trace], schedule: Schedule, wa
     return join(account(predicted, schedule, warmup_epochs), runs)
 
 
-def summarise_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace."""
+def summarise_rows(rows: Sequence[Row], profile: str | None = None) -> dict[str, Any]:
+    """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace.
+    `profile`: what the predictions were made with, if the machine was measured."""
     done = [row for row in rows if row.error is not None]
     sizes = [abs(row.error) for row in done if row.error is not None]
     order = ordered(done)
     return {
+        "profile": profile,
         "scenarios": len(rows),
         "compared": len(done),
         "mean_error": mean(sizes) if sizes else None,

@@ -71,6 +71,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
             f"Exposed communication is off by {summary['exposed_error']:.1%} of the epoch on average; "
             f"bytes are equal within 1 % in {summary['bytes_equal']}.",
             *_order(summary),
+            _how(summary["profile"]),
         ]
     if summary["machine"] is not None:
         pace = summary["machine"]
@@ -79,6 +80,15 @@ def verdict(summary: dict[str, Any]) -> list[str]:
         steady = ": the machine was not steady" if loud else ""
         said.append(f"A small kernel on all cores between the runs took {wandered}{steady}.")
     return said
+
+
+def _how(profile: str | None) -> str:
+    if profile is not None:
+        return f"Predicted with {profile}."
+    return (
+        "Predicted with constants of cluster files, not with this machine's: run `halocast calibrate` and then this "
+        "again; it finds profile.toml here, and the runs are kept."
+    )
 
 
 def _order(summary: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 from halocast.base.groups import CROWDED, EMULATED
 from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
 from halocast.sim.fit import FEWEST, Floats, Point, Residual, error_quantiles, fit_points, prices_of, robust, split
-from halocast.sim.measured import Fit, Measured
+from halocast.sim.measured import Fit, Measured, crowd_of
 from halocast.sim.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
 
 BYTES = ("bytes",)
@@ -38,9 +38,15 @@ class Row:
 
 def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, list[Row]]:
     fits, warm = (_kernel_fits([p for p in points if bool(p.note.get("warm")) is hot]) for hot in (False, True))
-    alone = Measured(kernels=tuple(fit for fit, _ in fits.values()), warm=tuple(fit for fit, _ in warm.values()))
-    overhead, context, cache_bytes, op_rows = fit_ops(alone, points)
-    known = replace(alone, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
+    busy = _ratios(points, "busy")
+    bare = Measured(
+        kernels=tuple(fit for fit, _ in fits.values()),
+        warm=tuple(fit for fit, _ in warm.values()),
+        busy=tuple(busy.items()),
+    )
+    points = [_with_crowd(point, made.ranks) for point in points]
+    overhead, context, cache_bytes, op_rows = fit_ops(bare, points)
+    known = replace(bare, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
     messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)])
     between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)])
     if messages is not None:
@@ -53,7 +59,7 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
         warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
         context=context,
         cache_bytes=cache_bytes,
-        busy=_ratios(points, "busy"),
+        busy=busy,
         crowded=_ratios(points, CROWDED),
         overhead=overhead,
         messages=messages,
@@ -68,6 +74,11 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
     )
     named = fits | {f"{kind}, warm": fit for kind, fit in warm.items()} | others
     return table, [*(_row(kind, *fit) for kind, fit in named.items()), *op_rows]
+
+
+def _with_crowd(point: Point, measured: int) -> Point:
+    """An op with how far the cores were busy when it ran; kernels alone were measured with none beside them."""
+    return replace(point, note={**point.note, "crowd": crowd_of(point.note.get("ranks", 1), measured)})
 
 
 def _kernel_fits(points: Sequence[Point]) -> dict[str, tuple[Fit, list[Residual]]]:
@@ -168,20 +179,20 @@ def _slowdown(points: Sequence[Point], kind: str) -> float:
     return max(1.0, float(np.median(found))) if found else 1.0
 
 
-def fit_ops(alone: Measured, points: Sequence[Point]) -> tuple[Overhead, dict[str, float], float, list[Row]]:
+def fit_ops(bare: Measured, points: Sequence[Point]) -> tuple[Overhead, dict[str, float], float, list[Row]]:
     """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep, from two
     thirds of the ops that ran; the others show how true the sum is."""
-    bare = {p.kind: p.seconds for p in points if p.group == "interpreter"}
-    op_s, communication_s = bare.get("op", 0.0), bare.get("communication_op", 0.0)
+    empty = {p.kind: p.seconds for p in points if p.group == "interpreter"}
+    op_s, communication_s = empty.get("op", 0.0), empty.get("communication_op", 0.0)
     seen, unseen = split([point for point in points if point.kind == "executed"])
     if len(seen) < FEWEST:
         return Overhead(op_s=op_s, communication_op_s=communication_s), {}, 0.0, []
-    caches = CACHES if alone.warm else (0.0,)
+    caches = CACHES if bare.warm else (0.0,)
     _, cache_bytes, (handler_s, launch_s), context = min(
-        (_in_context(replace(alone, cache_bytes=size), seen) for size in caches), key=lambda one: one[0]
+        (_in_context(replace(bare, cache_bytes=size), seen) for size in caches), key=lambda one: one[0]
     )
     overhead = Overhead(op_s=handler_s, communication_op_s=communication_s, launch_s=launch_s)
-    known = replace(alone, launch_s=launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
+    known = replace(bare, launch_s=launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
     residuals = [Residual(point, handler_s + sum(_seconds_by_kind(known, point).values())) for point in unseen]
     return overhead, context, cache_bytes, _op_rows(residuals, len(seen))
 
@@ -226,7 +237,7 @@ def _weights(points: Sequence[Point]) -> Floats:
 
 
 def _seconds_by_kind(measured: Measured, point: Point) -> dict[str, float]:
-    here = measured.touching(point.note.get("footprint", inf))
+    here = replace(measured.touching(point.note.get("footprint", inf)), crowd=point.note.get("crowd", 0.0))
     sums: dict[str, float] = {}
     for kind, dims in point.note["kernels"]:
         if all(dims):

@@ -173,6 +173,11 @@ class Measured:
         return self.op_s if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
 
 
+def crowd_of(together: int, measured: int) -> float:
+    """How far kernels of so many ranks at once are as slow as those of the number that was measured."""
+    return (min(together, measured) - 1) / (measured - 1) if measured > 1 else 0.0
+
+
 def _factor(factors: tuple[tuple[str, float], ...], kind: str) -> float:
     """Of a kind, or of the one it is like."""
     known = dict(factors)

@@ -16,7 +16,7 @@ from halocast.base.records import read_toml, record, require
 from halocast.schedule.ir import Kind, Op, Schedule
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.sim.machine import Cluster, Device, Gloo, Nccl
-from halocast.sim.measured import Fit, Measured
+from halocast.sim.measured import Fit, Measured, crowd_of
 from halocast.sim.tables import Transport
 
 FORMAT = 2
@@ -199,7 +199,7 @@ def _crowd(measured: int, cluster: Cluster) -> float:
     """How far a slowdown holds that was measured with so many ranks at once; ranks of one machine share its memory."""
     used = [cluster.host(rank) for rank in range(cluster.num_ranks)]
     together = cluster.num_ranks if cluster.shared_cores else max(used.count(host) for host in set(used))
-    return (min(together, measured) - 1) / (measured - 1) if measured > 1 else 0.0
+    return crowd_of(together, measured)
 
 
 def _share_of_caches(measured: int, cluster: Cluster) -> float:

@@ -2,9 +2,12 @@
 
 import json
 import os
+import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import profiles
 import pytest
 
 from halocast.base.errors import RunError
@@ -106,6 +109,26 @@ def test_a_scenario_that_cannot_be_made_is_told_in_its_row(
     assert "no-such-graph" in found["rows"][1]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("host", "used", "told"),
+    [
+        (socket.gethostname(), "profile.toml (2026-01-02 03:04 UTC, {host})", "profile: profile.toml"),
+        ("elsewhere", None, "profile.toml: measured on elsewhere, not here"),
+    ],
+)
+def test_a_profile_that_calibrate_has_left_here_is_used_if_it_is_of_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, host: str, used: str, told: str
+) -> None:
+    monkeypatch.setattr(validate, "train_on", pretend([]))
+    monkeypatch.chdir(tmp_path)
+    table = profiles.profile_table()
+    profiles.write(tmp_path / "profile.toml", replace(table, made=replace(table.made, host=host)))
+    assert run(("validate", "--links", "own", "--methods", "vanilla", *ONE, "--out", "v", "--json")) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["summary"]["profile"] == (used and used.format(host=host))
+    assert told in captured.err
+
+
 def test_the_table_ends_with_what_it_comes_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +137,7 @@ def test_the_table_ends_with_what_it_comes_to(
     out = capsys.readouterr().out
     assert "1 of 1 scenarios were compared." in out
     assert "mean 0.0% (aim 8%)" in out
+    assert "run `halocast calibrate` and then this again" in out
     assert (tmp_path / "v" / "validate.md").exists()
 
 

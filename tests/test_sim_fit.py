@@ -205,18 +205,35 @@ def in_group(prefix: str, point: Point) -> Point:
     return replace(point, group=f"{prefix}{point.group}")
 
 
-def test_a_kind_that_takes_longer_in_ops_has_a_factor_and_others_stay_at_one() -> None:
-    made = [*points(GEMM, "gemm", 30), *points(STREAM, "elementwise", 30)]
+def ops_of(ranks: int, gemm_factor: float, stream_factor: float) -> list[Point]:
+    """Ops of a product and an elementwise kernel that take so much longer than alone."""
     ops = []
     for k in range(30):
         gemm, stream = (40 * (k + 1), 64, 64), (30_000 * (1 + k % 7), 3)
-        taken = 1.5 * seconds(GEMM, "gemm", gemm) + seconds(STREAM, "elementwise", stream) + 2e-5
+        taken = (
+            gemm_factor * seconds(GEMM, "gemm", gemm) + stream_factor * seconds(STREAM, "elementwise", stream) + 2e-5
+        )
         kernels = [["gemm", list(gemm)], ["elementwise", list(stream)]]
-        note = {"what": "forward (sage)", "kernels": kernels}
+        note = {"what": "forward (sage)", "kernels": kernels, "ranks": ranks}
         ops.append(Point(group="ops", kind="executed", dims=(2,), seconds=taken, note=note))
-    table, rows = make_profile(MADE, [*made, *ops])
+    return ops
+
+
+ALONE = [*points(GEMM, "gemm", 30), *points(STREAM, "elementwise", 30)]
+
+
+def test_a_kind_that_takes_longer_in_ops_has_a_factor_and_others_stay_at_one() -> None:
+    table, rows = make_profile(MADE, [*ALONE, *ops_of(1, 1.5, 1.0)])
     assert table.context == pytest.approx({"elementwise": 1.0, "gemm": 1.5}, rel=0.05)
     assert next(row for row in rows if row.what == "executed ops").median_error < 0.01
+
+
+@pytest.mark.parametrize(("ranks", "factor"), [(1, 1.6), (2, 1.0)])
+def test_what_busy_cores_cost_is_not_counted_again_as_what_ops_cost(ranks: int, factor: float) -> None:
+    """Ops of two ranks ran while both cores were busy; the same ops of one rank alone would say that ops cost more."""
+    busy = Point(group="busy", kind="busy_elementwise", dims=(2,), seconds=1.6)
+    table, _ = make_profile(MADE, [*ALONE, busy, *ops_of(ranks, 1.0, 1.6)])
+    assert table.context == pytest.approx({"elementwise": factor, "gemm": 1.0}, rel=0.05)
 
 
 def test_what_handlers_cost_comes_from_ops_that_ran() -> None:
