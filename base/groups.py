@@ -2,3 +2,4 @@
 
 EMULATED = "emulated "  # before a group's name: measured between hosts that are namespaces of one machine
 CROWDED = "crowded"  # kernels of twice as many ranks as there are cores
+CPU = "cpu"  # the device whose ranks compute and communicate on the same cores

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from halocast.base.groups import CROWDED
+from halocast.base.groups import CPU, CROWDED
 from halocast.base.records import require
 from halocast.cli.execution import make_job
 from halocast.cli.torchrun import num_started, under_torchrun
@@ -76,7 +76,7 @@ def measure(made: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> N
     wanted = Wanted(
         num_ranks=made.ranks,
         backend=made.backend,
-        device="cpu" if made.device == "cpu" else "cuda",
+        device="cpu" if made.device == CPU else "cuda",
         quick=made.quick,
         groups=_left(OWN, done),
     )
@@ -84,7 +84,7 @@ def measure(made: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> N
         measure_rank(wanted, on_group, say)
         return
     measure_here(wanted, on_group, say)
-    if made.device != "cpu" or made.ranks < 2:
+    if made.device != CPU or made.ranks < 2:
         return
     if CROWDED not in done and made.cores <= MOST_CROWDED:
         crowd = replace(wanted, num_ranks=2 * made.cores, groups=("busy",))
@@ -116,12 +116,14 @@ class Sample:
 
 
 CHUNKS = ("method.name=gnnpipe", "method.chunks=6", "method.freeze=3")
+DRAWS = ("method.name=bns", "method.rate=0.3")  # graphs built anew
 SAMPLES = (
     Sample("sage", 6000, 20, 64),
     Sample("gcn", 1500, 10, 32),
     Sample("sage", 1500, 10, 32),
     Sample("gcn", 15000, 15, 64),
     Sample("gcn", 8000, 16, 48, CHUNKS, alone=True),
+    Sample("sage", 4000, 25, 32, DRAWS),
     Sample("gat", 6000, 20, 64),
     Sample("gcnii", 6000, 20, 64),
     Sample("sage", 20000, 20, 128),
@@ -129,13 +131,20 @@ SAMPLES = (
     Sample("gcn", 4000, 60, 96),
 )
 QUICK_SAMPLES = 6
-TIMED = {Kind.COMPUTE: "executed", Kind.EXCHANGE: "executed_exchange", Kind.ALLREDUCE: "executed_allreduce"}
+TIMED = {
+    Kind.COMPUTE: "executed",
+    Kind.SAMPLE: "executed",
+    Kind.EXCHANGE: "executed_exchange",
+    Kind.ALLREDUCE: "executed_allreduce",
+}
 
 
 def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
     """The ops of real runs, with their kernels; the executor itself is what is timed."""
+    on_cpu = made.device == CPU
+    num_here = len(os.sched_getaffinity(0)) if on_cpu else torch.cuda.device_count()  # else ranks would share one
     for sample in SAMPLES[: QUICK_SAMPLES if made.quick else None]:
-        ranks = 1 if sample.alone else min(2, made.ranks)
+        ranks = 1 if sample.alone else min(2, made.ranks, num_here)
         say(f"ops: {sample.model} on {sample.nodes:,} nodes")
         chosen = [
             f"graph.nodes={sample.nodes * ranks}",
@@ -150,16 +159,16 @@ def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
             f"run.epochs={8 if made.quick else 12}",
             "cluster.name=cpu-local",
             f"cluster.gpus={ranks}",
-            f"run.device={'cpu' if made.device == 'cpu' else 'cuda'}",
+            f"run.device={'cpu' if on_cpu else 'cuda'}",
         ]
         workload = prepare(load_scenario("demo", chosen), ranks, data=True)
-        yield from _op_points(workload, sample.model)
+        yield from _op_points(workload, sample.model, made.backend if ranks > 1 else "gloo")
 
 
-def _op_points(workload: Workload, model: str) -> Iterator[dict[str, Any]]:
+def _op_points(workload: Workload, model: str, backend: str) -> Iterator[dict[str, Any]]:
     assert workload.graph is not None
     assert workload.assignment is not None
-    trace = execute(make_job(workload, "gloo"), iter_parts(workload.graph, workload.assignment)).trace
+    trace = execute(make_job(workload, backend), iter_parts(workload.graph, workload.assignment)).trace
     schedule = workload.schedule
     seconds = op_seconds(trace, schedule, 0, WARMUP)
     whole_s = sum(sum(samples) for samples in seconds.values())

@@ -177,6 +177,8 @@ def require_runnable(cells: Sequence[Cell]) -> None:
     """Refuse before any work what this machine may not do."""
     from halocast.exec.emulate import can_emulate
 
+    if under_torchrun():
+        return  # nothing is emulated
     link = next((cell.cases[0].link for cell in cells if emulates(cell.cluster(cell.cases[0]))), None)
     reason = can_emulate() if link is not None else ""
     if reason:
@@ -198,8 +200,10 @@ def validate_grid(grid: Grid, options: Options, *, json: bool) -> None:
             ranks.require_grid(grid.ranks)
             _require_own_links(grid, own_backend())
             _validate(grid, options, partial(train_with, ranks, options.out / RUNS), json=json)
-        finally:
+        except (InputError, RunError):  # between two runs; what interrupts one is torchrun's to tell the others
             ranks.dismiss()
+            raise
+        ranks.dismiss()
 
 
 def _require_own_links(grid: Grid, backend: str) -> None:

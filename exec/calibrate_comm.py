@@ -18,6 +18,7 @@ from torch import Tensor
 
 from halocast.exec.bench import Bench, Measured, point
 from halocast.exec.calibrate_kernels import QUICK, sizes, some_graph
+from halocast.exec.cores import give_turn, go_first
 from halocast.exec.stopwatch import FEWEST, Timing, summary
 from halocast.models.modules import drop
 
@@ -111,7 +112,7 @@ def overlap(bench: Bench) -> Iterator[Measured]:
 def _beside(bench: Bench, run: Run, move: Run, times: int) -> tuple[Timing, float]:
     """(seconds of the kernel while a thread moves messages, seconds of one exchange meanwhile)."""
     seconds: list[float] = []
-    thread = threading.Thread(target=_repeat, args=(move, times, seconds), daemon=True)
+    thread = threading.Thread(target=_repeat, args=(bench, move, times, seconds), daemon=True)
     bench.meet()
     thread.start()
     samples: list[float] = []
@@ -120,6 +121,8 @@ def _beside(bench: Bench, run: Run, move: Run, times: int) -> tuple[Timing, floa
         run()
         bench.device.finish()
         samples.append(time.perf_counter() - start)
+        if not bench.device.stages:
+            give_turn()
     thread.join()
     bench.meet()
     # the mean: a kernel is either disturbed or not, and the share of those that are is the answer
@@ -127,7 +130,9 @@ def _beside(bench: Bench, run: Run, move: Run, times: int) -> tuple[Timing, floa
     return replace(summary(samples), seconds=mean), seconds[0]
 
 
-def _repeat(move: Run, times: int, seconds: list[float]) -> None:
+def _repeat(bench: Bench, move: Run, times: int, seconds: list[float]) -> None:
+    if not bench.device.stages:
+        go_first()  # as lanes of a run do
     torch.set_num_threads(1)
     start = time.perf_counter()
     for _ in range(times):

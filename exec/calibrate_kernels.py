@@ -24,6 +24,7 @@ from halocast.graph.sampling import draw_boundary
 from halocast.graph.synthetic import synthetic
 from halocast.models.aggregate import Aggregate, neighbour_sum
 from halocast.models.modules import drop, hits, summed_loss
+from halocast.models.work import built_rows
 
 Run = Callable[[], object]
 WIDTHS = (8, 16, 32, 64, 100, 128, 256, 512)
@@ -133,7 +134,7 @@ def draw(bench: Bench) -> Iterator[Measured]:
 
 
 def build(bench: Bench) -> Iterator[Measured]:
-    """The local graph of an epoch from marks of its edges: all are looked up, the kept ones handled three times."""
+    """The local graph of an epoch from marks of its edges."""
     rng = bench.rng("build")
     for nodes in sizes(400, 40_000 // (QUICK if bench.quick else 1), 4 if bench.quick else 6):
         graph = synthetic(nodes=nodes, degree=16, skew=1, classes=4, features=1, mixing=0.5, seed=0)
@@ -141,7 +142,7 @@ def build(bench: Bench) -> Iterator[Measured]:
         whole = block_of(part, torch.float32, bench.device.where)
         for share in (0.2, 0.7):
             kept = rng.random(len(part.indices)) < share
-            rows = len(part.indices) + 3 * int(kept.sum())
+            rows = built_rows(len(part.indices), int(kept.sum()))
             yield from bench.kernel("build", (rows, 1), partial(build_block, part, whole, kept, None))
 
 

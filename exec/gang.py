@@ -83,7 +83,7 @@ class Gang:
             return self._everybodys((int(not Path(directory).is_dir()), f"{directory}: not to be seen on this host"))
         environment = {
             **os.environ,
-            "HALOCAST_LAUNCHED": "1",  # the leader says what went wrong
+            "HALOCAST_LAUNCHED": str(os.getpid()),  # the leader says what went wrong
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             "MASTER_PORT": str(port),
         }

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -59,11 +60,21 @@ def main() -> None:
         print("usage: torchrun ... -m halocast.exec.worker JOB (made by `halocast run --prepare JOB`)", file=sys.stderr)
         raise SystemExit(2)
     directory, rank = Path(sys.argv[1]), int(os.environ.get("RANK", "0"))
+    if "HALOCAST_LAUNCHED" in os.environ:
+        launcher = int(os.environ["HALOCAST_LAUNCHED"])
+        threading.Thread(target=end_with_parent, args=(launcher,), daemon=True).start()
     run_rank(directory, rank, int(os.environ.get("WORLD_SIZE", "1")))
     if rank == 0:
         print(f"done; to see the result: halocast show job {directory}", flush=True)
     # all is written; a thread of the transport that has not ended yet can abort the usual way out
     os._exit(0)
+
+
+def end_with_parent(parent: int) -> None:
+    """A rank whose launcher was killed has nobody to tell, and peers that will not come."""
+    while os.getppid() == parent:
+        time.sleep(PROGRESS_EVERY_S)
+    os._exit(1)
 
 
 def run_rank(directory: Path, rank: int, num_ranks: int) -> None:
@@ -146,7 +157,10 @@ def keep_freed_memory() -> None:
 def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
     """Meet the other ranks; returns a process group for every lane that communicates, made in one order by all."""
     limit = timedelta(seconds=job.settings.timeout_s)
-    dist.init_process_group(job.settings.backend, timeout=limit)
+    try:
+        dist.init_process_group(job.settings.backend, timeout=limit)
+    except (RuntimeError, ValueError) as error:  # most likely another has failed before it came
+        raise PeerError(f"cannot meet the other ranks: {str(error).splitlines()[0]}") from None
     if dist.get_world_size() != num_ranks:
         raise InputError(f"torch.distributed has {dist.get_world_size()} ranks, expected {num_ranks}")
     used = {op.lane for op in job.schedule.ops if op.kind in MATCHED}

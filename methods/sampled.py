@@ -17,6 +17,7 @@ from halocast.methods.common import PartOps, ir_kernels
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
+from halocast.models.work import built_rows
 from halocast.schedule.ir import Buffer, Kind, Lane, Matrix, Op, Rows, Work
 
 SENDS, NEEDS, GRAPH = "sends", "needs", "graph"
@@ -50,17 +51,6 @@ def drawn_matrices(expected: Expected, matrix: Ints) -> tuple[Matrix, Matrix]:
 def draw_numbers(count: int) -> Kernels:
     """A random number each, compared or sorted into those that stay: written, read twice, the choice written."""
     return (("draw", (count, 4)),)
-
-
-def build_graph(num_edges: int, num_kept: int) -> Kernels:
-    """Marks of all edges looked up and counted; the kept ones renumbered, and sorted by source for the way back."""
-    return (
-        ("build", (num_edges, 1)),
-        ("elementwise", (num_edges, 2)),
-        ("build", (num_kept, 1)),
-        ("build", (num_kept, 1)),
-        ("build", (num_kept, 2)),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +97,7 @@ class SampledPart:
         )
 
     def rebuild(self) -> Op:
-        kernels = build_graph(self.full.size.num_edges, self.part.size.num_edges)
+        kernels: Kernels = (("build", (built_rows(self.full.size.num_edges, self.part.size.num_edges), 1)),)
         waits = ((self.draw if self.by_receiver else "exchange_ids", 0),)
         return replace(self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits), lane=self.lane)
 

@@ -43,3 +43,9 @@ _BYTES: MappingProxyType[str, Callable[[Dims, int], int]] = MappingProxyType(
         **dict.fromkeys(INDEXED, lambda d, s: 2 * s * d[0] * d[1] + 8 * d[0]),
     }
 )
+
+
+def built_rows(num_edges: int, num_kept: int) -> int:
+    """Rows of a `build` of some of a graph's edges: marks of all are looked up, the kept ones renumbered, counted by
+    row, and sorted by source for the way back."""
+    return num_edges + 3 * num_kept

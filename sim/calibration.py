@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from halocast.base.groups import CROWDED, EMULATED
+from halocast.base.groups import CPU, CROWDED, EMULATED
 from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
 from halocast.sim.fit import FEWEST, Floats, Point, Residual, error_quantiles, fit_points, prices_of, robust, split
 from halocast.sim.measured import Fit, Measured, crowd_of
@@ -47,11 +47,13 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
     points = [_with_crowd(point, made.ranks) for point in points]
     overhead, context, cache_bytes, op_rows = fit_ops(bare, points)
     known = replace(bare, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
-    messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)])
-    between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)])
-    if messages is not None:
-        extra_op_s, extra_step_s = executed_extras(known, messages, points)
-        overhead = replace(overhead, communication_op_s=max(overhead.communication_op_s, extra_op_s))
+    # where ranks have devices of their own, their transports do not take cores that compute
+    on_cores = made.device == CPU
+    messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)], on_cores)
+    between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)], on_cores)
+    if messages is not None and on_cores:
+        op_s, extra_step_s = executed_extras(known, messages, points, overhead.communication_op_s)
+        overhead = replace(overhead, communication_op_s=op_s)
         messages, between_hosts = _with_steps(messages, extra_step_s), _with_steps(between_hosts, extra_step_s)
     table = ProfileTable(
         made=made,
@@ -59,6 +61,7 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
         warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
         context=context,
         cache_bytes=cache_bytes,
+        cache_ranks=max((p.note.get("ranks", 1) for p in points if p.kind == "executed"), default=1),
         busy=busy,
         crowded=_ratios(points, CROWDED),
         overhead=overhead,
@@ -95,8 +98,8 @@ def _row(what: str, fit: Fit, residuals: list[Residual]) -> Row:
     return Row(what, fit.num_points, fit.num_held_out, fit.median_error, fit.p90_error, worst)
 
 
-def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple[Fit, list[Residual]]]]:
-    """The transport's constants, and the fits of all that takes bytes."""
+def _messages(points: Sequence[Point], on_cores: bool) -> tuple[Messages | None, dict[str, tuple[Fit, list[Residual]]]]:
+    """The transport's constants, and the fits of all that takes bytes; `on_cores`: it takes of the ranks' own cores."""
     kinds = ("message", "allreduce", "copy_down", "copy_up", "store")
     fits = {kind: fit_points(kind, points) for kind in kinds if any(point.kind == kind for point in points)}
     if "message" not in fits:
@@ -107,19 +110,19 @@ def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple
     exchanges = [point for point in points if point.kind == "exchange"]
     full = [p for p in exchanges if p.seconds >= LARGE * max(one.seconds for one in exchanges)]
     host = float(np.median([p.dims[0] / p.seconds for p in full])) if full else rate
-    core = _core_prices(exchanges)
+    core = _core_prices(exchanges) if on_cores else {}
+    latency_s = max(0.0, prices.get("latency", 0.0) - core.get("message", 0.0))  # what cores do is counted there
     summed = dict(fits["allreduce"][0].prices) if "allreduce" in fits else {}
     steps = [ring_steps(p.note["ranks"]) for p in points if p.kind == "allreduce" and "ranks" in p.note]
     return Messages(
-        # what cores do for a message is counted there
-        latency_s=max(0.0, prices.get("latency", 0.0) - core.get("message", 0.0)),
+        latency_s=latency_s,
         stream_bytes_per_s=rate,
         host_bytes_per_s=max(host, 1.0),
         compute_slowdown=_slowdown(points, "compute_slowdown"),
         transfer_slowdown=_slowdown(points, "transfer_slowdown"),
         core_s_per_byte=core.get("byte", 0.0),
         core_s_per_message=core.get("message", 0.0),
-        core_s_per_step=summed.get("latency", 0.0) / steps[0] if core and steps else 0.0,
+        core_s_per_step=max(0.0, summed.get("latency", 0.0) / steps[0] - latency_s) if core and steps else 0.0,
         low_bytes=fit.low[0],
         high_bytes=fit.high[0],
         median_error=fit.median_error,
@@ -127,13 +130,15 @@ def _messages(points: Sequence[Point]) -> tuple[Messages | None, dict[str, tuple
     ), fits
 
 
-def executed_extras(known: Measured, messages: Messages, points: Sequence[Point]) -> tuple[float, float]:
+def executed_extras(
+    known: Measured, messages: Messages, points: Sequence[Point], least_op_s: float
+) -> tuple[float, float]:
     """Seconds that an exchange of a run takes beyond its kernels, messages and bytes, and a step of its all-reduces
     beyond all that is counted: lanes wake up, values are looked up, receives of the next epoch are posted."""
 
     def beyond(kind: str, counted: Callable[[Point], float]) -> float:
         found = [point.seconds - counted(point) for point in points if point.kind == kind]
-        return max(0.0, float(np.median(found))) if found and messages.core_s_per_message else 0.0
+        return max(0.0, float(np.median(found))) if found else 0.0
 
     def moved_s(point: Point) -> float:
         return int(point.note["bytes"]) * messages.core_s_per_byte  # each way at once, half at either end
@@ -144,7 +149,7 @@ def executed_extras(known: Measured, messages: Messages, points: Sequence[Point]
             packed_s + messages.latency_s + int(point.note["ends"]) / 2 * messages.core_s_per_message + moved_s(point)
         )
 
-    op_s = beyond("executed_exchange", exchange_s)
+    op_s = max(least_op_s, beyond("executed_exchange", exchange_s))
     step_s = messages.latency_s + messages.core_s_per_step
     steps = [ring_steps(p.note["ranks"]) for p in points if p.kind == "executed_allreduce"]
     sum_s = beyond("executed_allreduce", lambda p: op_s + ring_steps(p.note["ranks"]) * step_s + moved_s(p))

@@ -164,8 +164,10 @@ class Measured:
         return self.launch_s + seconds * self._slower(kernel.kind) / self.speed
 
     def _slower(self, kind: str) -> float:
-        busy, context = _factor(self.busy, kind), _factor(self.context, kind)
-        return context * (1 + self.crowd * (busy - 1))
+        context = dict(self.context).get(kind)
+        if context is None:  # no op had it: as alone, or as the kind whose price it has
+            context = 1.0 if any(fit.kind == kind for fit in self.kernels) else _factor(self.context, kind)
+        return context * (1 + self.crowd * (_factor(self.busy, kind) - 1))
 
     def op_overhead_s(self, op: Op) -> float:
         if op.kind in (Kind.PUSH, Kind.PULL) and self.store is not None:

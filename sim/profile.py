@@ -88,6 +88,7 @@ class ProfileTable:
     warm: dict[str, FitTable] = field(default_factory=dict)
     context: dict[str, float] = field(default_factory=dict)
     cache_bytes: float = 0.0
+    cache_ranks: int = 1  # at once on the machine when that was found
     busy: dict[str, float] = field(default_factory=dict)
     crowded: dict[str, float] = field(default_factory=dict)  # the same with twice as many ranks as cores
     overhead: Overhead = field(default_factory=Overhead)
@@ -174,6 +175,7 @@ def calibrated(cluster: Cluster, profile: Profile, *, speed: float = 1.0) -> Clu
         cluster,
         devices=tuple(known[device] for device in cluster.devices),
         **_transports(cluster, profile),
+        **_cables(cluster, profile),
     )
 
 
@@ -182,7 +184,7 @@ def _measured(profile: Profile, cluster: Cluster) -> Measured:
     return Measured(
         kernels=profile.kernels,
         warm=profile.warm,
-        cache_bytes=table.cache_bytes * _share_of_caches(table.made.ranks, cluster),
+        cache_bytes=table.cache_bytes * _share_of_caches(table.cache_ranks, cluster),
         op_s=table.overhead.op_s,
         communication_op_s=table.overhead.communication_op_s,
         launch_s=table.overhead.launch_s,
@@ -234,10 +236,20 @@ def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
     return {}
 
 
+def _cables(cluster: Cluster, profile: Profile) -> dict[str, Any]:
+    """Messages between emulated hosts were measured with the cables in their way, so those add no latency."""
+    if cluster.nic is None or profile.table.emulated is None or not _emulated(cluster):
+        return {}
+    return {"nic": replace(cluster.nic, latency_s=0.0)}
+
+
+def _emulated(cluster: Cluster) -> bool:
+    return cluster.shared_cores is not None and cluster.num_hosts > 1
+
+
 def _messages_on(profile: Profile, cluster: Cluster) -> Messages | None:
     """Those between emulated hosts, where the cluster has such."""
-    emulated = cluster.shared_cores is not None and cluster.num_hosts > 1
-    return (profile.table.emulated if emulated else None) or profile.table.messages
+    return (profile.table.emulated if _emulated(cluster) else None) or profile.table.messages
 
 
 def _compute_slowdown(messages: Messages, cluster: Cluster) -> float:

@@ -14,6 +14,7 @@ from halocast.base.errors import RunError
 from halocast.cli import run, validate
 from halocast.cli.pace import Machine
 from halocast.exec.emulate import can_emulate
+from halocast.plan.validation import Case, Grid
 from halocast.plan.workload import Workload
 from halocast.schedule.trace import Trace, load_trace
 from halocast.sim.cluster import Cluster
@@ -181,3 +182,14 @@ def test_links_between_emulated_hosts_are_run_and_leave_nothing(
     assert [row["runs"] for row in found["rows"]] == [1, 1]
     names = [path.name for path in Path("/var/run/netns").glob(f"halocast-{os.getpid()}-*")]
     assert names == []
+
+
+def test_several_hosts_under_torchrun_need_no_rights_to_emulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halocast.exec.emulate.can_emulate", lambda: "it needs root")
+    case = Case(link="cpu-2x1-200mbit", ranks=2, model="sage", graph="sparse", method="vanilla")
+    cell = validate.Cell(cases=[case], grid=Grid(), runs=validate.Runs(Path("none")))
+    with pytest.raises(RunError, match="it needs root"):
+        validate.require_runnable([cell])
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    validate.require_runnable([cell])

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -118,3 +120,28 @@ def test_nccl_without_a_gpu_is_refused_in_one_line(tmp_path: Path) -> None:
     job, parts = job_and_parts(backend="nccl")
     with pytest.raises(RunError, match="backend nccl needs CUDA devices"):
         execute(job, parts, keep=tmp_path)
+
+
+def test_a_rank_whose_launcher_was_killed_ends() -> None:
+    """Under torchrun a run's process is a child of the rank that torchrun watches."""
+    rank = "import os; up = os.getppid(); from halocast.exec.worker import end_with_parent; end_with_parent(up)"
+    launcher = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {rank!r}]).wait()"
+    with subprocess.Popen([sys.executable, "-c", launcher]) as parent:
+        child = first_child(parent.pid)
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists() and "State:\tZ" not in Path(f"/proc/{child}/status").read_text():
+        assert time.monotonic() < deadline, "it lives on"
+        time.sleep(0.05)
+
+
+def first_child(pid: int) -> int:
+    """Of a process, once it has one."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+        if found:
+            time.sleep(0.5)  # until it has asked for its parent
+            return int(found[0])
+        time.sleep(0.05)
+    raise AssertionError("no child")

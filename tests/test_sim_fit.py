@@ -158,12 +158,26 @@ def test_a_transports_constants_are_those_that_made_the_points() -> None:
     assert found.stream_bytes_per_s == pytest.approx(2e9, rel=1e-3)
     assert found.host_bytes_per_s == pytest.approx(3e9, rel=0.1)
     assert (found.core_s_per_byte, found.core_s_per_message) == pytest.approx((4e-10, 3e-5))
-    assert found.core_s_per_step == pytest.approx(1e-4, rel=0.01)
+    assert found.core_s_per_step == pytest.approx(1e-4 - 2e-5, rel=0.01)  # a step's latency is not its core's
     assert table.emulated is None
     assert (found.compute_slowdown, found.transfer_slowdown) == (1.2, 1.0)
     assert (found.low_bytes, found.high_bytes) == (4, 8_000_000)
     assert table.allreduce is not None
     assert {row.what for row in rows} == {"gemm", "message", "allreduce"}
+
+
+def test_transports_of_devices_take_no_cores_that_compute() -> None:
+    """A thread that waits for a GPU may spin: its core's time is not the message's, whose latency stays whole."""
+    sizes = [4, 400, 40_000, 400_000, 4_000_000, 8_000_000]
+    made = [
+        *(message("message", size, 5e-5 + size / 2e9) for size in sizes),
+        *(message("exchange", size, 1e-4 + size / 3e9, core_s=1e-4 + size / 3e9, ranks=2) for size in sizes),
+        *(message("allreduce", size, 2e-4 + size / 1e9, ranks=2) for size in sizes),
+    ]
+    found = make_profile(replace(MADE, device="a100-40", backend="nccl"), made)[0].messages
+    assert found is not None
+    assert found.latency_s == pytest.approx(5e-5, rel=1e-3)
+    assert (found.core_s_per_byte, found.core_s_per_message, found.core_s_per_step) == (0.0, 0.0, 0.0)
 
 
 def test_where_noise_hides_the_price_of_a_byte_the_rate_is_the_best_that_was_seen() -> None:
@@ -188,7 +202,7 @@ def test_between_emulated_hosts_a_transport_has_constants_of_its_own_and_steps_o
     note = {"what": "allreduce (gcn)", "kernels": [], "ends": 0, "bytes": 0, "ranks": 2}
     made += [
         # an op's extra, and per step: latency, the step by itself, its extra
-        Point(group="ops", kind="executed_allreduce", dims=(0,), seconds=9e-5 + 2 * (2e-5 + 1e-4 + 7e-5), note=note),
+        Point(group="ops", kind="executed_allreduce", dims=(0,), seconds=9e-5 + 2 * (2e-5 + 8e-5 + 7e-5), note=note),
         # a message, its latency, the op's extra
         Point(group="ops", kind="executed_exchange", dims=(1,), seconds=3e-5 + 2e-5 + 9e-5, note={**note, "ends": 2}),
     ]
@@ -197,7 +211,7 @@ def test_between_emulated_hosts_a_transport_has_constants_of_its_own_and_steps_o
     assert table.emulated is not None
     assert table.emulated.core_s_per_message == pytest.approx(2 * table.messages.core_s_per_message)
     steps = table.messages.core_s_per_step, table.emulated.core_s_per_step
-    assert steps == pytest.approx((1e-4 + 7e-5, 2e-4 + 7e-5), rel=0.01)
+    assert steps == pytest.approx((8e-5 + 7e-5, 16e-5 + 7e-5), rel=0.01)
     assert table.overhead.communication_op_s == pytest.approx(9e-5, rel=0.01)
 
 

@@ -63,6 +63,12 @@ def test_emulated_hosts_have_the_transport_that_was_measured_between_such(tmp_pa
     assert far is not None
     assert (near.latency_s, near.core_s_per_message, near.core_s_per_step) == (5e-5, 0.0, 0.0)
     assert (far.latency_s, far.core_s_per_message, far.core_s_per_step) == (7e-5, 3e-5, 4e-5)
+    for name, latency_s in (("cpu-4x1-200mbit", 0.0), ("t4-3x2-15gbe", 30e-6)):  # emulated cables were in the way
+        cluster = load_cluster(name, gpus=2)
+        of_device = replace(plain, emulated=between, made=replace(plain.made, device=cluster.device(0).name))
+        nic = calibrated(cluster, load_profile(profiles.write(tmp_path / "q.toml", of_device))).nic
+        assert nic is not None
+        assert nic.latency_s == latency_s
 
 
 def test_ranks_that_share_a_core_find_its_caches_full(tmp_path: Path) -> None:
@@ -80,11 +86,23 @@ def test_ranks_that_share_a_core_find_its_caches_full(tmp_path: Path) -> None:
     assert op_seconds(op, four.device(0), 4) == pytest.approx(1e-4 + 1e-5 + 2.0 * 3.0e-3)
 
 
+def test_a_kind_that_no_op_had_costs_what_it_does_alone_unless_it_has_another_kinds_price(tmp_path: Path) -> None:
+    plain = profiles.profile_table()
+    own = replace(plain, kernels={**plain.kernels, "draw": plain.kernels["elementwise"]}, busy={}, overhead=Overhead())
+    seconds = {}
+    for name, table in (("own", own), ("like", replace(plain, busy={}, overhead=Overhead()))):
+        profile = load_profile(profiles.write(tmp_path / "p.toml", replace(table, context={"elementwise": 3.0})))
+        measured = calibrated(load_cluster("cpu-local", gpus=1), profile).device(0).measured
+        assert measured is not None
+        seconds[name] = measured.seconds(Kernel("draw", (9, 4)), 4)
+    assert seconds == pytest.approx({"own": 1e-3, "like": 3e-3})
+
+
 def test_more_ranks_than_were_measured_divide_the_caches(tmp_path: Path) -> None:
     """Two were measured; a kernel takes 1 ms cold and nothing warm, and an epoch touches what caches kept for each."""
     plain = profiles.profile_table()
     warm = {kind: replace(fit, seconds={"launch": 0.0}) for kind, fit in plain.kernels.items()}
-    table = replace(plain, warm=warm, cache_bytes=1000.0, busy={}, overhead=Overhead())
+    table = replace(plain, warm=warm, cache_bytes=1000.0, cache_ranks=2, busy={}, overhead=Overhead())
     profile = load_profile(profiles.write(tmp_path / "p.toml", table))
     kernel = Kernel("elementwise", (100, 2))
     for ranks, expected in ((2, 0.0), (4, 0.5e-3)):
