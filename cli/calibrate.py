@@ -16,6 +16,7 @@ import typer
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
+from halocast.base.groups import CPU
 from halocast.base.records import record, require
 from halocast.cli.output import note, print_json, status
 from halocast.cli.profiles import USUAL
@@ -25,6 +26,7 @@ from halocast.sim.cluster import list_devices
 from halocast.sim.fit import Point
 from halocast.sim.profile import Made, write_profile
 
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 GROUP_OF_OPS = "ops"
 MOST_RANKS = 8  # processes that stream at once; hosts with more cores have more than one socket to saturate
 Points = dict[str, list[Point]]
@@ -96,13 +98,20 @@ def _made(choices: Choices) -> Made:
             "torch": chosen.torch,
             "aggregation": chosen.kernel,
         },
+        last_cache_bytes=last_cache_bytes() if name == CPU else 0,
     )
+
+
+def last_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
+    """The largest cache of a core, as Linux tells it; 0 where it does not."""
+    sizes = [path.read_text(encoding="utf-8").strip() for path in caches.glob("index*/size")]
+    return max((int(size[:-1]) * UNITS[size[-1]] for size in sizes if size[-1:] in UNITS), default=0)
 
 
 def _catalogue_name(hardware: str, device: str) -> str:
     """cpu, or the longest name of the catalogue all of whose words are in the GPU's own."""
-    if device == "cpu":
-        return "cpu"
+    if device == CPU:
+        return CPU
     plain = "".join(letter for letter in hardware.lower() if letter.isalnum())
     found = [name for name in list_devices() if all(word in plain for word in name.split("-"))]
     if not found:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from halocast.base.groups import CPU, CROWDED
+from halocast.base.groups import CPU
 from halocast.base.records import require
 from halocast.cli.execution import make_job
 from halocast.cli.torchrun import num_started, under_torchrun
@@ -19,8 +19,9 @@ from halocast.graph.parts import iter_parts
 from halocast.models.aggregate import kernels
 from halocast.plan.scenario import load_scenario
 from halocast.plan.workload import Workload, prepare
-from halocast.reports.blame import op_seconds
+from halocast.reports.blame import Part, account, op_seconds
 from halocast.schedule.ir import COLLECTIVE, Kind
+from halocast.schedule.trace import Trace
 from halocast.sim.cost import footprint, num_ends
 from halocast.sim.profile import Made
 
@@ -86,16 +87,10 @@ def measure(made: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> N
     measure_here(wanted, on_group, say)
     if made.device != CPU or made.ranks < 2:
         return
-    if CROWDED not in done and made.cores <= MOST_CROWDED:
-        crowd = replace(wanted, num_ranks=2 * made.cores, groups=("busy",))
-        measure_here(crowd, lambda _, points: on_group(CROWDED, [{**one, "group": CROWDED} for one in points]), say)
     apart = replace(wanted, groups=_left(HOSTS, done))
     if apart.groups and not can_emulate():
         with Emulation([UNLIMITED_BYTES_PER_S] * made.ranks) as hosts:
             measure_here(apart, on_group, say, hosts)
-
-
-MOST_CROWDED = 8  # cores, for whose double number of ranks there is memory
 
 
 def _left(groups: tuple[str, ...], done: tuple[str, ...]) -> tuple[str, ...]:
@@ -124,13 +119,20 @@ SAMPLES = (
     Sample("gcn", 15000, 15, 64),
     Sample("gcn", 8000, 16, 48, CHUNKS, alone=True),
     Sample("sage", 4000, 25, 32, DRAWS),
+    Sample("gcn", 9000, 15, 64, DRAWS),
     Sample("gat", 6000, 20, 64),
     Sample("gcnii", 6000, 20, 64),
     Sample("sage", 20000, 20, 128),
     Sample("sage", 3000, 60, 32, CHUNKS, alone=True),
     Sample("gcn", 4000, 60, 96),
 )
-QUICK_SAMPLES = 6
+QUICK_SAMPLES = 7
+# Ranks that hardly ever wait for each other, two on each core.
+IN_TURNS = tuple(
+    Sample(model, nodes, degree, 64, ("method.name=digest", "method.interval=1000"))
+    for model, nodes, degree in (("sage", 4000, 12), ("gcn", 1500, 60), ("gcn", 6000, 15))
+)
+MOST_CORES = 8  # for whose double number of ranks there is memory
 TIMED = {
     Kind.COMPUTE: "executed",
     Kind.SAMPLE: "executed",
@@ -145,31 +147,62 @@ def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
     num_here = len(os.sched_getaffinity(0)) if on_cpu else torch.cuda.device_count()  # else ranks would share one
     for sample in SAMPLES[: QUICK_SAMPLES if made.quick else None]:
         ranks = 1 if sample.alone else min(2, made.ranks, num_here)
-        say(f"ops: {sample.model} on {sample.nodes:,} nodes")
-        chosen = [
-            f"graph.nodes={sample.nodes * ranks}",
-            "graph.mixing=0.05",
-            f"graph.degree={sample.degree}",
-            "graph.features=64",
-            f"model.kind={sample.model}",
-            "model.layers=3",
-            f"model.hidden={sample.hidden}",
-            "run.threads=1",
-            *sample.method,
-            f"run.epochs={8 if made.quick else 12}",
-            "cluster.name=cpu-local",
-            f"cluster.gpus={ranks}",
-            f"run.device={'cpu' if on_cpu else 'cuda'}",
-        ]
-        workload = prepare(load_scenario("demo", chosen), ranks, data=True)
+        workload = _workload(made, sample, ranks, say)
         yield from _op_points(workload, sample.model, made.backend if ranks > 1 else "gloo")
+    if on_cpu and made.cores <= MOST_CORES:
+        for sample in IN_TURNS:
+            yield _in_turns(_workload(made, sample, 2 * made.cores, say), made.cores)
+
+
+def _workload(made: Made, sample: Sample, ranks: int, say: Say) -> Workload:
+    say(f"ops: {sample.model} on {sample.nodes:,} nodes, {ranks} rank{'s' * (ranks > 1)}")
+    chosen = [
+        f"graph.nodes={sample.nodes * ranks}",
+        "graph.mixing=0.05",
+        f"graph.degree={sample.degree}",
+        "graph.features=64",
+        f"model.kind={sample.model}",
+        "model.layers=3",
+        f"model.hidden={sample.hidden}",
+        "run.threads=1",
+        *sample.method,
+        f"run.epochs={8 if made.quick else 12}",
+        "cluster.name=cpu-local",
+        f"cluster.gpus={ranks}",
+        f"run.device={'cpu' if made.device == CPU else 'cuda'}",
+    ]
+    return prepare(load_scenario("demo", chosen), ranks, data=True)
+
+
+def _in_turns(workload: Workload, cores: int) -> dict[str, Any]:
+    """An epoch of ranks that take turns on cores, without bytes that move, and the kernels of all their ops."""
+    trace, schedule = _trace(workload, "gloo"), workload.schedule
+    parts = account(trace, schedule, WARMUP)
+    ops = [op for op in schedule.ops if op.kind is Kind.COMPUTE]
+    return {
+        "group": "ops",
+        "kind": "executed_in_turns",
+        "dims": [len(ops)],
+        "seconds": sum(seconds for (_, part), seconds in parts.items() if part is not Part.MOVES),
+        "spread": 0.0,
+        "repeats": trace.num_epochs - WARMUP,
+        "note": {
+            "ranks": schedule.num_ranks,
+            "cores": cores,
+            "footprint": footprint(schedule, 0),
+            "ops": [[[kernel.kind, list(kernel.dims)] for kernel in op.work.kernels] for op in ops],
+        },
+    }
+
+
+def _trace(workload: Workload, backend: str) -> Trace:
+    assert workload.graph is not None
+    assert workload.assignment is not None
+    return execute(make_job(workload, backend), iter_parts(workload.graph, workload.assignment)).trace
 
 
 def _op_points(workload: Workload, model: str, backend: str) -> Iterator[dict[str, Any]]:
-    assert workload.graph is not None
-    assert workload.assignment is not None
-    trace = execute(make_job(workload, backend), iter_parts(workload.graph, workload.assignment)).trace
-    schedule = workload.schedule
+    trace, schedule = _trace(workload, backend), workload.schedule
     seconds = op_seconds(trace, schedule, 0, WARMUP)
     whole_s = sum(sum(samples) for samples in seconds.values())
     for op in schedule.by_rank[0]:

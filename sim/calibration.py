@@ -10,10 +10,10 @@ from math import inf
 
 import numpy as np
 
-from halocast.base.groups import CPU, CROWDED, EMULATED
+from halocast.base.groups import CPU, EMULATED
 from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
 from halocast.sim.fit import FEWEST, Floats, Point, Residual, error_quantiles, fit_points, prices_of, robust, split
-from halocast.sim.measured import Fit, Measured, crowd_of
+from halocast.sim.measured import Fit, Measured, crowd_of, share_of_caches
 from halocast.sim.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
 
 BYTES = ("bytes",)
@@ -45,15 +45,17 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
         busy=tuple(busy.items()),
     )
     points = [_with_crowd(point, made.ranks) for point in points]
-    overhead, context, cache_bytes, op_rows = fit_ops(bare, points)
+    cache_ranks = max((p.note.get("ranks", 1) for p in points if p.kind == "executed"), default=1)
+    most_bytes = made.last_cache_bytes / cache_ranks or inf
+    overhead, context, cache_bytes, op_rows = fit_ops(bare, points, most_bytes)
     known = replace(bare, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
     # where ranks have devices of their own, their transports do not take cores that compute
     on_cores = made.device == CPU
     messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)], on_cores)
     between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)], on_cores)
     if messages is not None and on_cores:
-        op_s, extra_step_s = executed_extras(known, messages, points, overhead.communication_op_s)
-        overhead = replace(overhead, communication_op_s=op_s)
+        communication_s, extra_step_s = executed_extras(known, messages, points, overhead.communication_op_s)
+        overhead = replace(overhead, communication_op_s=communication_s)
         messages, between_hosts = _with_steps(messages, extra_step_s), _with_steps(between_hosts, extra_step_s)
     table = ProfileTable(
         made=made,
@@ -61,9 +63,9 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
         warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
         context=context,
         cache_bytes=cache_bytes,
-        cache_ranks=max((p.note.get("ranks", 1) for p in points if p.kind == "executed"), default=1),
+        cache_ranks=cache_ranks,
         busy=busy,
-        crowded=_ratios(points, CROWDED),
+        turns=turns_of(replace(known, op_s=overhead.op_s), points, cache_ranks),
         overhead=overhead,
         messages=messages,
         emulated=between_hosts,
@@ -184,15 +186,17 @@ def _slowdown(points: Sequence[Point], kind: str) -> float:
     return max(1.0, float(np.median(found))) if found else 1.0
 
 
-def fit_ops(bare: Measured, points: Sequence[Point]) -> tuple[Overhead, dict[str, float], float, list[Row]]:
-    """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep, from two
-    thirds of the ops that ran; the others show how true the sum is."""
+def fit_ops(
+    bare: Measured, points: Sequence[Point], most_bytes: float
+) -> tuple[Overhead, dict[str, float], float, list[Row]]:
+    """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep (no more
+    than there are), from two thirds of the ops that ran; the others show how true the sum is."""
     empty = {p.kind: p.seconds for p in points if p.group == "interpreter"}
     op_s, communication_s = empty.get("op", 0.0), empty.get("communication_op", 0.0)
-    seen, unseen = split([point for point in points if point.kind == "executed"])
+    seen, unseen = _split_ops([point for point in points if point.kind == "executed"])
     if len(seen) < FEWEST:
         return Overhead(op_s=op_s, communication_op_s=communication_s), {}, 0.0, []
-    caches = CACHES if bare.warm else (0.0,)
+    caches = [size for size in CACHES if size <= most_bytes] if bare.warm else [0.0]
     _, cache_bytes, (handler_s, launch_s), context = min(
         (_in_context(replace(bare, cache_bytes=size), seen) for size in caches), key=lambda one: one[0]
     )
@@ -200,6 +204,15 @@ def fit_ops(bare: Measured, points: Sequence[Point]) -> tuple[Overhead, dict[str
     known = replace(bare, launch_s=launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
     residuals = [Residual(point, handler_s + sum(_seconds_by_kind(known, point).values())) for point in unseen]
     return overhead, context, cache_bytes, _op_rows(residuals, len(seen))
+
+
+def _split_ops(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+    """Of each kind of op some are in the fit: a kernel that only rare ops have would go without its factor."""
+    by_verb: dict[str, list[Point]] = {}
+    for point in points:
+        by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
+    halves = [split(found) if len(found) >= FEWEST else (found, []) for found in by_verb.values()]
+    return [p for seen, _ in halves for p in seen], [p for _, unseen in halves for p in unseen]
 
 
 def _in_context(
@@ -233,6 +246,21 @@ def _in_context(
         (handler_s, launch_s),
         dict(zip(kinds, factors, strict=True)),
     )
+
+
+def turns_of(known: Measured, points: Sequence[Point], cache_ranks: int) -> float:
+    """How much longer than its ops the compute of an epoch takes where ranks take turns on cores: each finds the caches
+    full of the other's rows, and waits for its turn when it could go on."""
+    ratios = []
+    for point in points:
+        if point.kind != "executed_in_turns":
+            continue
+        ranks, cores = point.note["ranks"], point.note["cores"]
+        here = replace(known, cache_bytes=known.cache_bytes * share_of_caches(cache_ranks, ranks))
+        ops = [replace(point, note={**point.note, "kernels": kernels}) for kernels in point.note["ops"]]
+        of_all_ranks_s = sum(known.op_s + sum(_seconds_by_kind(here, op).values()) for op in ops)
+        ratios.append(point.seconds / (of_all_ranks_s / cores))
+    return max(1.0, float(np.median(ratios))) if ratios else 1.0
 
 
 def _weights(points: Sequence[Point]) -> Floats:

@@ -142,6 +142,7 @@ class Measured:
     context: tuple[tuple[str, float], ...] = ()  # by kind: what it takes in an op, times what it takes alone
     busy: tuple[tuple[str, float], ...] = ()  # by kind: how much slower when all cores do the same at once
     crowd: float = 0.0  # how far that holds: 0 for a rank alone, 1 with all cores busy
+    turns: float = 1.0  # times as long on a core that several ranks take turns on, beside their turns themselves
     speed: float = 1.0  # times as fast as measured
     message_bytes: tuple[float, float] = (0.0, inf)  # the smallest and the largest message that were measured
     source: str = ""  # the profile: its file, date and host
@@ -161,7 +162,7 @@ class Measured:
         seconds = cold.seconds(kernel.dims, itemsize)
         if warm is not None and self.cold < 1:
             seconds = self.cold * seconds + (1 - self.cold) * min(seconds, warm.seconds(kernel.dims, itemsize))
-        return self.launch_s + seconds * self._slower(kernel.kind) / self.speed
+        return (self.launch_s + seconds * self._slower(kernel.kind) / self.speed) * self.turns
 
     def _slower(self, kind: str) -> float:
         context = dict(self.context).get(kind)
@@ -172,12 +173,17 @@ class Measured:
     def op_overhead_s(self, op: Op) -> float:
         if op.kind in (Kind.PUSH, Kind.PULL) and self.store is not None:
             return self.communication_op_s + self.store.seconds((op.work.num_bytes,), FLOAT_BYTES)
-        return self.op_s if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
+        return self.op_s * self.turns if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
 
 
 def crowd_of(together: int, measured: int) -> float:
     """How far kernels of so many ranks at once are as slow as those of the number that was measured."""
     return (min(together, measured) - 1) / (measured - 1) if measured > 1 else 0.0
+
+
+def share_of_caches(measured: int, together: int) -> float:
+    """What a rank has of the caches that a rank had when so many were measured: more ranks of a machine divide them."""
+    return min(1.0, measured / together)
 
 
 def _factor(factors: tuple[tuple[str, float], ...], kind: str) -> float:

@@ -16,7 +16,7 @@ from halocast.base.records import read_toml, record, require
 from halocast.schedule.ir import Kind, Op, Schedule
 from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.sim.machine import Cluster, Device, Gloo, Nccl
-from halocast.sim.measured import Fit, Measured, crowd_of
+from halocast.sim.measured import Fit, Measured, crowd_of, share_of_caches
 from halocast.sim.tables import Transport
 
 FORMAT = 2
@@ -36,6 +36,7 @@ class Made:
     ranks: int
     quick: bool
     versions: dict[str, str]
+    last_cache_bytes: int = 0  # that the cores share; 0: not known
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class ProfileTable:
     cache_bytes: float = 0.0
     cache_ranks: int = 1  # at once on the machine when that was found
     busy: dict[str, float] = field(default_factory=dict)
-    crowded: dict[str, float] = field(default_factory=dict)  # the same with twice as many ranks as cores
+    turns: float = 1.0  # how much longer ops take on a core that two ranks take turns on, beside the turns themselves
     overhead: Overhead = field(default_factory=Overhead)
     messages: Messages | None = None
     emulated: Messages | None = None  # the same between namespaces of one machine
@@ -190,7 +191,8 @@ def _measured(profile: Profile, cluster: Cluster) -> Measured:
         launch_s=table.overhead.launch_s,
         store=None if table.store is None else _fit("store", table.store, ("bytes",), f"{profile.path}: store"),
         context=tuple(table.context.items()),
-        busy=tuple((table.crowded if _shares(cluster) and table.crowded else table.busy).items()),
+        busy=tuple(table.busy.items()),
+        turns=table.turns if _shares(cluster) else 1.0,
         crowd=_crowd(table.made.ranks, cluster),
         message_bytes=(0.0, inf) if messages is None else (messages.low_bytes, messages.high_bytes),
         source=profile.source,
@@ -205,12 +207,11 @@ def _crowd(measured: int, cluster: Cluster) -> float:
 
 
 def _share_of_caches(measured: int, cluster: Cluster) -> float:
-    """What a rank has of the caches that a rank had when so many were measured: more ranks of a machine divide them."""
-    return min(1.0, measured / cluster.num_ranks) if cluster.shared_cores is not None else 1.0
+    return share_of_caches(measured, cluster.num_ranks) if cluster.shared_cores is not None else 1.0
 
 
 def _shares(cluster: Cluster) -> bool:
-    """Whether ranks take turns on a core, and find its caches full of others' rows."""
+    """Whether ranks take turns on a core."""
     return cluster.shared_cores is not None and cluster.num_ranks > cluster.shared_cores
 
 

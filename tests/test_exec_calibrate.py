@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from halocast.base.errors import RunError
+from halocast.cli.calibrate import last_cache_bytes
 from halocast.exec.calibrate import ALONE, GROUPS, OWN, Wanted, measure_here, merged
 from halocast.exec.calibrate_comm import COMMUNICATION
 from halocast.exec.emulate import Emulation, can_emulate
@@ -164,3 +165,11 @@ def test_torchrun_measures_as_well_and_its_first_rank_writes_the_profile(tmp_pat
     profile = load_profile(out)
     assert profile.table.messages is not None
     assert profile.table.made.ranks == 2
+
+
+def test_the_last_cache_is_the_largest_that_linux_tells(tmp_path: Path) -> None:
+    for level, size in enumerate(("48K", "32K", "1024K", "32M")):
+        (tmp_path / f"index{level}").mkdir()
+        (tmp_path / f"index{level}" / "size").write_text(f"{size}\n", encoding="utf-8")
+    assert last_cache_bytes(tmp_path) == 32 * 2**20
+    assert last_cache_bytes(tmp_path / "none") == 0

@@ -250,6 +250,40 @@ def test_what_busy_cores_cost_is_not_counted_again_as_what_ops_cost(ranks: int, 
     assert table.context == pytest.approx({"elementwise": factor, "gemm": 1.0}, rel=0.05)
 
 
+def test_a_kernel_that_only_two_ops_have_gets_its_factor() -> None:
+    """A third of the points is held out, but of each kind of op some are in the fit."""
+    drawn = {"launch": 1e-6, "byte": 3e-10}
+    rare = []
+    for dims in ((300_000, 4), (900_000, 4)):
+        note = {"what": "sample_rows (sage)", "kernels": [["draw", list(dims)]]}
+        taken = 2e-5 + 2 * seconds(drawn, "draw", dims)
+        rare.append(Point(group="ops", kind="executed", dims=(1,), seconds=taken, note=note))
+    table, rows = make_profile(MADE, [*ALONE, *points(drawn, "draw", 30), *ops_of(1, 1.0, 1.0), *rare])
+    assert table.context["draw"] == pytest.approx(2.0, rel=0.15)  # held near 1
+    assert "  sample_rows (sage)" not in {row.what for row in rows}
+
+
+def test_what_turns_on_a_core_cost_is_what_an_epoch_takes_beyond_the_ops_of_its_ranks() -> None:
+    """Four ranks of two ops each on two cores, a fifth longer than eight ops one after the other on two cores."""
+    op = ops_of(2, 1.0, 1.0)[5]
+    seconds_of_all = 4 * 2 * op.seconds
+    note = {"ops": [op.note["kernels"]] * 8, "ranks": 4, "cores": 2}
+    crowd = Point(group="ops", kind="executed_in_turns", dims=(8,), seconds=1.2 * seconds_of_all / 2, note=note)
+    table, _ = make_profile(MADE, [*ALONE, *ops_of(2, 1.0, 1.0), crowd])
+    assert table.turns == pytest.approx(1.2, rel=0.02)
+    assert make_profile(MADE, [*ALONE, *ops_of(2, 1.0, 1.0)])[0].turns == 1.0
+
+
+@pytest.mark.parametrize(("there_are", "kept"), [(0, 4 * 2**20), (2 * 2**20, 2**20)])
+def test_caches_keep_no_more_than_there_is(there_are: int, kept: int) -> None:
+    """Ops of two ranks that each touch 4 MiB and run as if all of it were warm, where cold takes twice as long."""
+    warm = [replace(point, note={"warm": True}) for point in ALONE]
+    cold = [replace(point, seconds=2 * point.seconds) for point in ALONE]
+    ops = [replace(op, note={**op.note, "footprint": 4 * 2**20}) for op in ops_of(2, 1.0, 1.0)]
+    table, _ = make_profile(replace(MADE, last_cache_bytes=there_are), [*cold, *warm, *ops])
+    assert table.cache_bytes == kept
+
+
 def test_what_handlers_cost_comes_from_ops_that_ran() -> None:
     made = points(GEMM, "gemm", 30)
     ops = []
