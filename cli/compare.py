@@ -1,5 +1,6 @@
 """`halocast compare`: every method on one scenario, predicted and if asked run, into one report."""
 
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from halocast.plan.bands import Sure, band_for, read_bands
 from halocast.plan.pipelines import settled
 from halocast.plan.predict import Prediction, predict_on, scenario_cluster
 from halocast.plan.scenario import MethodSection, Scenario, format_scenario
+from halocast.plan.validation import LOOPBACK
 from halocast.plan.workload import Workload, prepare
 from halocast.reports.report import require_report_place, write_report
 from halocast.reports.report_data import Comparison, Failure, Result, ScalePoint
@@ -153,7 +155,9 @@ def _error_band(summary: Mapping[str, Any]) -> dict[str, Any] | None:
 def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
     from halocast.cli.execution import run_workload  # torch: seconds that only a real run needs
 
-    cluster = load_cluster("cpu-local", gpus=workload.schedule.num_ranks)
+    cluster = replace(
+        load_cluster(LOOPBACK, gpus=workload.schedule.num_ranks), shared_cores=len(os.sched_getaffinity(0))
+    )
     here = predict_on(workload, options.calibrated(cluster))
     done, summary = run_workload(workload)
     run = Result(summary=summary, trace=done.trace, schedule=workload.schedule)
