@@ -211,7 +211,7 @@ def _split_ops(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
     by_verb: dict[str, list[Point]] = {}
     for point in points:
         by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
-    halves = [split(found) if len(found) >= FEWEST else (found, []) for found in by_verb.values()]
+    halves = [split(found) for found in by_verb.values()]
     return [p for seen, _ in halves for p in seen], [p for _, unseen in halves for p in unseen]
 
 

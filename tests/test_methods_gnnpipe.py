@@ -72,6 +72,23 @@ def test_lockstep_meets_after_each_slot_of_fill_flow_and_drain() -> None:
     assert names[-5:] == ["meet.11", "backward_chunk.3.0", "backward_chunk.2.0", "meet.12", "meet.13"]
 
 
+def test_lockstep_keeps_no_joined_rows() -> None:
+    """The released code, which it stands for, sums rows where they lie."""
+    kept = {
+        lockstep: {
+            buffer.name: buffer.num_bytes
+            for buffer in schedule_of(stages=3, lockstep=lockstep, model={"dropout": 0.0, "norm": Norm.NONE}).buffers
+            if buffer.name.startswith("keep.2.")
+        }
+        for lockstep in (False, True)
+    }
+    sizes = zip(halo_of(5).num_inner.tolist(), halo_of(5).num_halo.tolist(), strict=True)
+    for slot, (inner, halo) in enumerate(sizes):
+        name = f"keep.2.{slot}"
+        assert kept[True][name] == 2 * inner * 16 * 4  # the aggregate, and what the activation made
+        assert kept[False][name] == kept[True][name] + (inner + halo) * 16 * 4
+
+
 def test_lockstep_is_slower_by_what_it_does_not_overlap() -> None:
     cluster = load_cluster("cpu-local", gpus=3)
     times = [

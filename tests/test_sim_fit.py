@@ -250,16 +250,17 @@ def test_what_busy_cores_cost_is_not_counted_again_as_what_ops_cost(ranks: int, 
     assert table.context == pytest.approx({"elementwise": factor, "gemm": 1.0}, rel=0.05)
 
 
-def test_a_kernel_that_only_two_ops_have_gets_its_factor() -> None:
+@pytest.mark.parametrize("smallest", [8_000, 9_000, 11_000, 13_000])  # wherever they are among the others
+def test_a_kernel_that_only_two_ops_have_gets_its_factor(smallest: int) -> None:
     """A third of the points is held out, but of each kind of op some are in the fit."""
     drawn = {"launch": 1e-6, "byte": 3e-10}
     rare = []
-    for dims in ((300_000, 4), (900_000, 4)):
+    for dims in ((smallest, 4), (3 * smallest, 4)):
         note = {"what": "sample_rows (sage)", "kernels": [["draw", list(dims)]]}
         taken = 2e-5 + 2 * seconds(drawn, "draw", dims)
         rare.append(Point(group="ops", kind="executed", dims=(1,), seconds=taken, note=note))
     table, rows = make_profile(MADE, [*ALONE, *points(drawn, "draw", 30), *ops_of(1, 1.0, 1.0), *rare])
-    assert table.context["draw"] == pytest.approx(2.0, rel=0.15)  # held near 1
+    assert table.context["draw"] == pytest.approx(2.0, rel=0.2)  # held near 1
     assert "  sample_rows (sage)" not in {row.what for row in rows}
 
 
