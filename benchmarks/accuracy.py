@@ -1,4 +1,4 @@
-"""Makes plan/accuracy.csv, the error bands that plans quote, from results of `published` and `validate`.
+"""Makes study/accuracy.csv, the error bands that plans quote, from results of `published` and `validate`.
 
 python benchmarks/accuracy.py PUBLISHED.json [VALIDATE.json ...]
 """
@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from halocast.base.files import whole_file
-from halocast.plan.bands import compared_with_published, compared_with_runs, format_bands, make_bands
+from halocast.study.bands import compared_with_published, compared_with_runs, format_bands, make_bands
 
-TARGET = Path(__file__).parents[1] / "plan" / "accuracy.csv"
+TARGET = Path(__file__).parents[1] / "study" / "accuracy.csv"
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ from collections import defaultdict
 
 from pipeline import PARTS, Measured, run_once
 
-from halocast.exec.emulate import can_emulate
-from halocast.plan.predict import predict_on, scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import Workload, prepare
+from halocast.exec.launch.emulate import can_emulate
 from halocast.reports.metrics import default_warmup, measured_seconds
+from halocast.study.predict import predict_on, scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload, prepare
 
 METHODS = {"vanilla": ("method.name=vanilla",), "bns": ("method.name=bns", "method.rate=0.1")}
 CLUSTER = ("cluster.name=cpu-2x1-200mbit", "cluster.network_gbps=0.1", "run.threads=1")

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import mean, median, quantiles
 from typing import NamedTuple
 
+from halocast.cluster.catalogue import Device, load_device
 from halocast.graph.card import card_volume, load_card
 from halocast.schedule.ir import Kernel
-from halocast.sim.cluster import Device, load_device
 from halocast.sim.cost import kernel_seconds
 
 LAYER_TYPES = 3

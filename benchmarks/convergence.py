@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from halocast.cli.execution import make_job
-from halocast.exec.launch import Run, execute
+from halocast.exec.launch.local import Run, execute
 from halocast.graph.parts import iter_parts
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import prepare
 from halocast.reports.curves import Panel, draw_curves
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 RANKS = 2
 MODEL = ("model.kind=sage", "model.layers=3", "model.hidden=64", "model.dropout=0.5", "model.precompute=true")

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import nn
 
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import execute
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import execute
 from halocast.graph import Graph, assign, build_parts, from_parts, synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind, ModelSpec

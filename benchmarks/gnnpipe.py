@@ -1,8 +1,9 @@
 """Prints predicted against published epochs of a 32-layer GCN and GCNII on 2 hosts x 4 A5000: whole graph per layer
 (vanilla) and pipelines of 8 stages and 32 chunks, from the logs of the GNNPipe authors.
 
-The predictions are those of `halocast published`; how the authors' code was set up is said in `plan/rows.py`. Parts of
-an epoch as they print them: compute, communication (halo exchange or stage to stage, with waits for slower peers),
+The predictions are those of `halocast published`; how the authors' code was set up is said in
+`study/published_rows.py`. Parts of an epoch as they print them: compute, communication (halo exchange or stage to
+stage, with waits for slower peers),
 bubble (fill and drain), imbalance (waits within a slot).
 """
 
@@ -10,8 +11,8 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
-from halocast.plan.published import predict_rows
-from halocast.plan.rows import Row, own_figures, params_of, read_rows
+from halocast.study.published import predict_rows
+from halocast.study.published_rows import Row, own_figures, params_of, read_rows
 
 PARTS = ("epoch", "compute", "communication", "bubble", "imbalance")
 SUMMED = {

@@ -9,8 +9,8 @@ import argparse
 from statistics import mean, stdev
 from typing import Any
 
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import execute
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import execute
 from halocast.graph import Graph, assign, build_parts, from_parts, synthetic
 from halocast.graph.loaders import load
 from halocast.methods import gnnpipe

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from halocast.base.errors import RunError
-from halocast.exec.kvs import Store, create_store, open_store
-from halocast.exec.kvs_blocks import Table
+from halocast.exec.store.blocks import Table
+from halocast.exec.store.kvs import Store, create_store, open_store
 
 
 @contextmanager

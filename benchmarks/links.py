@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import simpy
 
-from halocast.sim.fairshare import NO_LINK, Floats, Ints, compiled, raise_rates
-from halocast.sim.flows import Flows
+from halocast.sim.network.fairshare import NO_LINK, Floats, Ints, compiled, raise_rates
+from halocast.sim.network.flows import Flows
 
 SIMGRID = {56: 7_600, 240: 6_800, 992: 4_000, 4_032: 1_500}
 GPUS_PER_HOST = 8

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from halocast.base.errors import InputError
-from halocast.plan.published import memory_figures
-from halocast.plan.rows import Row, Setting, own_figures, read_rows, setting_of
-from halocast.plan.workload import prepare
 from halocast.sim.memory import device_memory
+from halocast.study.published import memory_figures
+from halocast.study.published_rows import Row, Setting, own_figures, read_rows, setting_of
+from halocast.study.workload import prepare
 
 GIB = 2**30
 NOTES = """
@@ -22,8 +22,8 @@ sylvie: torch's max_memory_allocated of rank 0, whose part is unknown: the range
   with edge ids: 24 bytes an edge, ours 16) and one received copy of halo rows and gradients (ours two, as receives are
   posted ahead, and a packed copy to send).
 mithril-log: taken as the whole device, of a C++ system without autograd or a caching allocator. Each of its GPUs holds
-  tables of all nodes and the whole topology (plan/rows.py says how that was found), so what a row should say is the
-  memory of one way's stages, and more than what a method needs here.
+  tables of all nodes and the whole topology (study/published_rows.py says how that was found), so what a row
+  should say is the memory of one way's stages, and more than what a method needs here.
 """
 
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from halocast.cli.execution import make_job, rank_hosts
-from halocast.exec.emulate import can_emulate
-from halocast.exec.launch import execute
+from halocast.exec.launch.emulate import can_emulate
+from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
-from halocast.plan.predict import predict_on, scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import Workload, prepare
 from halocast.reports.metrics import default_warmup, measure, pacing
 from halocast.schedule.trace import Trace
+from halocast.study.predict import predict_on, scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload, prepare
 
 CLUSTER = "cpu-2x1-200mbit"
 METHODS = ("vanilla", "pipegcn")

@@ -9,10 +9,10 @@ import multiprocessing
 import resource
 import time
 
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import prepare
-from halocast.sim.cluster import enlarged, load_cluster
+from halocast.cluster.catalogue import enlarged, load_cluster
 from halocast.sim.engine import simulate
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 
 def run(num_ranks: int) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from halocast.cli.execution import make_job
-from halocast.exec.launch import execute
+from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
-from halocast.plan.predict import predict_on, scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import Workload, prepare
 from halocast.reports.metrics import default_warmup, pacing, steady_epochs
 from halocast.schedule.trace import Trace
+from halocast.study.predict import predict_on, scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload, prepare
 
 RANKS, STRAGGLER = 2, 1
 METHODS = ("vanilla", "pipegcn", "digest", "digest-a")

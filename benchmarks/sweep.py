@@ -3,8 +3,8 @@
 import sys
 from time import perf_counter
 
-from halocast.plan import Scenario, sweep
-from halocast.plan.pool import num_cores
+from halocast.study import Scenario, sweep
+from halocast.study.pool import num_cores
 
 SWEEPS: dict[str, dict[str, list[object]]] = {
     "bns over rates and networks": {

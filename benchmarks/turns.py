@@ -1,4 +1,4 @@
-"""What it is worth that ranks keep to their cores and that bytes do not take them from each other (exec/cores.py).
+"""What it is worth that ranks keep to their cores and bytes do not take them from each other (exec/launch/affinity.py).
 
 Ranks of this machine exchange rows and sum gradients over gloo on loopback, with the system's own rules and with ours.
 
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from halocast.exec.cores import keep_to_cores
-from halocast.exec.launch import free_port
+from halocast.exec.launch.affinity import keep_to_cores
+from halocast.exec.launch.local import free_port
 
 WARMUPS, REPEATS = 20, 200
 

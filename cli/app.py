@@ -9,8 +9,8 @@ import typer
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
+from halocast.calibrate.profile import load_profile
 from halocast.cli.calibrate import calibrate
-from halocast.cli.catalogue import list_names, show_thing
 from halocast.cli.compare import CompareOptions, compare_methods, method_names, show_comparison
 from halocast.cli.doctor import doctor
 from halocast.cli.options import Json, ScenarioFile, Set
@@ -18,21 +18,21 @@ from halocast.cli.output import note, print_json, status
 from halocast.cli.plan import plan_command
 from halocast.cli.profiles import machine_profile
 from halocast.cli.published import compare_with_published
+from halocast.cli.show import list_names, show_thing
 from halocast.cli.sweep import sweep_command
-from halocast.cli.torchrun import is_first, num_started, under_torchrun
 from halocast.cli.validate import Options, validate_grid
 from halocast.cli.whatif import breakeven_command, whatif_command
-from halocast.plan.pipelines import settled
-from halocast.plan.predict import Prediction, predict, scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.validation import OWN, QUICK, Grid, chosen_from
-from halocast.plan.workload import prepare
-from halocast.reports.perfetto import write_perfetto
+from halocast.exec.launch.torchrun import is_first, num_started, under_torchrun
+from halocast.reports.formats.perfetto import write_perfetto
 from halocast.reports.table import constants, size, text_table
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
-from halocast.sim.profile import load_profile
 from halocast.sim.world import StoppedError
+from halocast.study.grid import OWN, QUICK, Grid, chosen_from
+from halocast.study.pipelines import settled
+from halocast.study.predict import Prediction, predict, scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 app = typer.Typer(
     add_completion=False,
@@ -141,7 +141,7 @@ def run(
     ] = False,
 ) -> None:
     """Train a scenario for real on this machine."""
-    from halocast.cli import execution  # torch: seconds that only this needs
+    from halocast.cli import execution
 
     _at_least_1("--ranks", ranks)
     _require_trace(trace)

@@ -16,15 +16,15 @@ import typer
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
-from halocast.base.groups import CPU
 from halocast.base.records import record, require
+from halocast.calibrate.constants import Row, make_profile
+from halocast.calibrate.fit import Point
+from halocast.calibrate.groups import CPU
+from halocast.calibrate.profile import Made, write_profile
 from halocast.cli.output import note, print_json, status
 from halocast.cli.profiles import USUAL
-from halocast.cli.torchrun import is_first
-from halocast.sim.calibration import Row, make_profile
-from halocast.sim.cluster import list_devices
-from halocast.sim.fit import Point
-from halocast.sim.profile import Made, write_profile
+from halocast.cluster.catalogue import list_devices
+from halocast.exec.launch.torchrun import is_first
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 GROUP_OF_OPS = "ops"
@@ -78,7 +78,7 @@ def calibrate(
 
 
 def _made(choices: Choices) -> Made:
-    from halocast.cli import measuring  # torch: seconds that only this needs
+    from halocast.cli import measuring
 
     chosen = measuring.choose(choices.device, choices.transport, choices.ranks, MOST_RANKS)
     name = choices.name or _catalogue_name(chosen.hardware, chosen.device)

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from halocast.base.errors import InputError, RunError, unknown
+from halocast.base.kernels import bytes_moved, flops
+from halocast.calibrate.profile import calibrated, load_profile
 from halocast.cli.output import Say, epoch_bar, note, print_json, status
+from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.methods import METHODS
-from halocast.models.work import bytes_moved, flops
-from halocast.plan.bands import Sure, band_for, read_bands
-from halocast.plan.pipelines import settled
-from halocast.plan.predict import Prediction, predict_on, scenario_cluster
-from halocast.plan.scenario import MethodSection, Scenario, format_scenario
-from halocast.plan.validation import LOOPBACK
-from halocast.plan.workload import Workload, prepare
-from halocast.reports.report import require_report_place, write_report
-from halocast.reports.report_data import Comparison, Failure, Result, ScalePoint
-from halocast.reports.report_verdict import verdict
+from halocast.reports.comparison import Comparison, Failure, Result, ScalePoint
+from halocast.reports.page.report import require_report_place, write_report
 from halocast.reports.table import Summary, text_table
+from halocast.reports.verdict import verdict
 from halocast.schedule.ir import Kernel
-from halocast.sim.cluster import Cluster, load_cluster
-from halocast.sim.profile import calibrated, load_profile
+from halocast.study.bands import Sure, band_for, read_bands
+from halocast.study.grid import LOOPBACK
+from halocast.study.pipelines import settled
+from halocast.study.predict import Prediction, predict_on, scenario_cluster
+from halocast.study.scenario import MethodSection, Scenario, format_scenario
+from halocast.study.workload import Workload, prepare
 
 THIS_MACHINE = "this machine"
 GROWTH = 4.0  # a point with twice the ranks has four times the transfers

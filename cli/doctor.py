@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from halocast.cli.output import print_json
-from halocast.exec.emulate import can_emulate
+from halocast.exec.launch.emulate import can_emulate
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 GIB = 2**30

@@ -10,15 +10,15 @@ from typing import Any
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_directory
 from halocast.cli.output import epoch_bar, note
-from halocast.exec.emulate import BURST_S, Emulation, Host, can_emulate
-from halocast.exec.job import Job, Optimizer, Settings, read_job, write_job
-from halocast.exec.launch import Run, execute, gather
+from halocast.cluster.catalogue import Cluster, Per
+from halocast.exec.launch.emulate import BURST_S, Emulation, Host, can_emulate
+from halocast.exec.launch.job import Job, Optimizer, Settings, read_job, write_job
+from halocast.exec.launch.local import Run, execute, gather
 from halocast.graph.parts import iter_parts
-from halocast.plan.scenario import Scenario
-from halocast.plan.workload import Workload
 from halocast.reports.metrics import default_warmup
 from halocast.reports.summary import summarise
-from halocast.sim.cluster import Cluster, Per
+from halocast.study.scenario import Scenario
+from halocast.study.workload import Workload
 
 
 def num_ranks(scenario: Scenario, asked: int | None) -> int:

@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from halocast.base.groups import CPU
 from halocast.base.records import require
+from halocast.calibrate.groups import CPU
+from halocast.calibrate.measure.machine import HOSTS, OWN, Wanted, measure_here, measure_rank
+from halocast.calibrate.profile import Made
 from halocast.cli.execution import make_job
-from halocast.cli.torchrun import num_started, under_torchrun
-from halocast.exec.calibrate import HOSTS, OWN, Wanted, measure_here, measure_rank
-from halocast.exec.emulate import UNLIMITED_BYTES_PER_S, Emulation, can_emulate
-from halocast.exec.launch import execute
+from halocast.exec.launch.emulate import UNLIMITED_BYTES_PER_S, Emulation, can_emulate
+from halocast.exec.launch.local import execute
+from halocast.exec.launch.torchrun import num_started, under_torchrun
 from halocast.graph.parts import iter_parts
 from halocast.models.aggregate import kernels
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import Workload, prepare
 from halocast.reports.blame import Part, account, op_seconds
 from halocast.schedule.ir import COLLECTIVE, Kind
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import footprint, num_ends
-from halocast.sim.profile import Made
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload, prepare
 
 Say = Callable[[str], None]
 OnGroup = Callable[[str, list[dict[str, Any]]], None]

@@ -15,12 +15,12 @@ from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Dask, Jobs, Results
-from halocast.plan.bands import Band, read_bands
-from halocast.plan.planning import make_plan
-from halocast.plan.scenario import load_scenario
-from halocast.plan.search import Aim, Choice, Goal, Plan, Tell
 from halocast.reports.table import aligned, seconds, size
 from halocast.reports.tradeoff import Point, draw_front, require_figure
+from halocast.study.bands import Band, read_bands
+from halocast.study.planning import make_plan
+from halocast.study.scenario import load_scenario
+from halocast.study.search import Aim, Choice, Goal, Plan, Tell
 
 SHOWN = 15
 HEAD = (

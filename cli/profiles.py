@@ -3,8 +3,8 @@
 import socket
 from pathlib import Path
 
+from halocast.calibrate.profile import load_profile
 from halocast.cli.output import note
-from halocast.sim.profile import load_profile
 
 USUAL = Path("profile.toml")
 

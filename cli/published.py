@@ -4,10 +4,10 @@ from pathlib import Path
 
 from halocast.base.records import require
 from halocast.cli.output import note, print_json, status
-from halocast.plan.published import predict_rows
-from halocast.plan.rows import own_figures, read_rows
+from halocast.reports.page.report import require_report_place
 from halocast.reports.published import summarise_published, text_summary, write_published
-from halocast.reports.report import require_report_place
+from halocast.study.published import predict_rows
+from halocast.study.published_rows import own_figures, read_rows
 
 
 def compare_with_published(data: Path | None, out: Path, json: bool) -> None:

@@ -14,11 +14,11 @@ from halocast.base.files import whole_file
 from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
-from halocast.plan.results import State
-from halocast.plan.runs import Progress as Tell
-from halocast.plan.scenario import load_tables
-from halocast.plan.sweep import Row, Sweep, parse_vary, sweep
 from halocast.reports.table import ages, aligned, csv_table, seconds, size
+from halocast.study.results import State
+from halocast.study.runs import Progress as Tell
+from halocast.study.scenario import load_tables
+from halocast.study.sweep import Row, Sweep, parse_vary, sweep
 
 Results = Annotated[
     Path | None,

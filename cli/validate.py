@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.records import require
+from halocast.calibrate.measure.pace import Machine
+from halocast.calibrate.profile import Profile
 from halocast.cli.output import note, print_json, status
-from halocast.cli.pace import Machine
-from halocast.cli.torchrun import on_several_hosts, under_torchrun
-from halocast.exec.emulate import BURST_S
+from halocast.cluster.catalogue import Cluster
+from halocast.exec.launch.emulate import BURST_S
+from halocast.exec.launch.torchrun import on_several_hosts, under_torchrun
 from halocast.graph.parts import iter_parts
-from halocast.plan.predict import predict_on
-from halocast.plan.validation import (
+from halocast.reports.formats.perfetto import write_perfetto
+from halocast.reports.validation import Row, blame_of, figures, summarise_rows
+from halocast.reports.validation_report import text_blame, text_by, text_rows, verdict, write_validation
+from halocast.schedule.ir import Schedule
+from halocast.schedule.trace import Trace, load_trace, save_trace
+from halocast.study.grid import (
     LINKS,
     OWN,
     Case,
@@ -32,17 +38,11 @@ from halocast.plan.validation import (
     measured_epochs,
     with_epochs,
 )
-from halocast.plan.workload import Workload, prepare
-from halocast.reports.perfetto import write_perfetto
-from halocast.reports.validation import Row, blame_of, figures, summarise_rows
-from halocast.reports.validation_report import text_blame, text_by, text_rows, verdict, write_validation
-from halocast.schedule.ir import Schedule
-from halocast.schedule.trace import Trace, load_trace, save_trace
-from halocast.sim.cluster import Cluster
-from halocast.sim.profile import Profile
+from halocast.study.predict import predict_on
+from halocast.study.workload import Workload, prepare
 
 if TYPE_CHECKING:
-    from halocast.exec.gang import Gang
+    from halocast.exec.launch.gang import Gang
 
 RUNS, REPORT = "runs", "validate.md"
 
@@ -161,7 +161,7 @@ def train_on(workload: Workload, cluster: Cluster) -> Trace:
 def train_with(ranks: "Gang", place: Path, workload: Workload, cluster: Cluster) -> Trace:
     """Run for real with the ranks that torchrun has started."""
     from halocast.cli.execution import make_job
-    from halocast.exec.gang import own_backend
+    from halocast.exec.launch.gang import own_backend
 
     assert workload.graph is not None
     assert workload.assignment is not None
@@ -175,7 +175,7 @@ def emulates(cluster: Cluster) -> bool:
 
 def require_runnable(cells: Sequence[Cell]) -> None:
     """Refuse before any work what this machine may not do."""
-    from halocast.exec.emulate import can_emulate
+    from halocast.exec.launch.emulate import can_emulate
 
     if under_torchrun():
         return  # nothing is emulated
@@ -190,7 +190,7 @@ def validate_grid(grid: Grid, options: Options, *, json: bool) -> None:
     if not under_torchrun():
         _validate(grid, options, train_on, json=json)
         return
-    from halocast.exec.gang import gang, own_backend  # torch
+    from halocast.exec.launch.gang import gang, own_backend  # torch
 
     with gang() as ranks:
         if not ranks.leads:

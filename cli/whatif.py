@@ -11,10 +11,10 @@ from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Jobs, Results, scenario_bar
 from halocast.methods import METHODS
-from halocast.plan.scenario import load_scenario, parse_override
-from halocast.plan.whatif import BreakEven, Gain, WhatIf, break_even, what_if
 from halocast.reports.table import aligned, seconds, size
 from halocast.reports.tradeoff import Curve, draw_curves, require_figure
+from halocast.study.scenario import load_scenario, parse_override
+from halocast.study.whatif import BreakEven, Gain, WhatIf, break_even, what_if
 
 
 def whatif_command(

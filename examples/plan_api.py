@@ -3,8 +3,8 @@
 # %% One scenario: Reddit, 2-layer GraphSAGE, 4 of 8 hosts with an L4 each
 from dataclasses import replace
 
-from halocast.plan import Scenario, break_even, make_plan, predict, sweep, what_if
-from halocast.plan.scenario import PlanSection
+from halocast.study import Scenario, break_even, make_plan, predict, sweep, what_if
+from halocast.study.scenario import PlanSection
 
 settings = ("graph.dataset=reddit", "model.layers=2", "model.hidden=32", "cluster.name=l4-8x1-25gbe", "cluster.gpus=4")
 scenario = Scenario.load("demo", *settings)

@@ -22,17 +22,17 @@ import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
-from halocast.exec.chunks import make_state
-from halocast.exec.comm import Link, PeerError, barrier, smallest
-from halocast.exec.cores import give_turn, go_first, keep_to_cores, share_of_cores
-from halocast.exec.device import Device, ending, open_device
-from halocast.exec.fresh import set_initial_values
-from halocast.exec.handlers import handle, require_handlers
-from halocast.exec.interpret import Interpreter
-from halocast.exec.job import Job, read_job
-from halocast.exec.state import RankState
-from halocast.exec.store import join_store, settle
-from halocast.exec.straggle import straggling
+from halocast.exec.chunks.stage import make_state
+from halocast.exec.launch.affinity import give_turn, go_first, keep_to_cores, share_of_cores
+from halocast.exec.launch.job import Job, read_job
+from halocast.exec.run.fresh import set_initial_values
+from halocast.exec.run.handlers import handle, require_handlers
+from halocast.exec.run.interpret import Interpreter
+from halocast.exec.run.state import RankState
+from halocast.exec.run.straggle import straggling
+from halocast.exec.store.ops import join_store, settle
+from halocast.exec.transport.comm import Link, PeerError, barrier, smallest
+from halocast.exec.transport.device import Device, ending, open_device
 from halocast.schedule.ir import MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 

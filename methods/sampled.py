@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from halocast.base.kernels import built_rows
 from halocast.graph.graph import Ints
 from halocast.graph.halo import Halo
 from halocast.graph.inclusion import Expected
@@ -17,7 +18,6 @@ from halocast.methods.common import PartOps, ir_kernels
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
-from halocast.models.work import built_rows
 from halocast.schedule.ir import Buffer, Kind, Lane, Matrix, Op, Rows, Work
 
 SENDS, NEEDS, GRAPH = "sends", "needs", "graph"

@@ -6,12 +6,13 @@ counts the tensors read and written, gather (rows, width). Kernel lists follow w
 
 from dataclasses import dataclass
 
-from halocast.models.deep import add_input, mix_first, mix_first_back
+from halocast.base.kernels import Dims as Dims
+from halocast.base.kernels import Kernels as Kernels
+from halocast.base.kernels import bytes_moved as bytes_moved
+from halocast.base.kernels import flops as flops
 from halocast.models.spec import ModelKind, ModelSpec, Norm
-from halocast.models.work import Dims as Dims
-from halocast.models.work import Kernels as Kernels
-from halocast.models.work import bytes_moved as bytes_moved
-from halocast.models.work import flops as flops
+
+Launched = list[tuple[str, Dims]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,10 @@ def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     else:
         if spec.aggregates(layer):
             kernels += _aggregate(spec, size, joined, wide)
-        kernels += mix_first(spec, layer, n) if spec.mixes_first(layer) else []
+        kernels += _mix_first(spec, layer, n) if spec.mixes_first(layer) else []
         kernels += [] if spec.mixes_first(layer) else _multiply(spec, layer, n)
     kernels += _finish(spec, layer, n, out, backward=False)
-    return (*kernels, *add_input(spec, layer, n))
+    return (*kernels, *_add_input(spec, layer, n))
 
 
 def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
@@ -46,11 +47,11 @@ def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     again = forward(spec, layer, size) if spec.recompute else ()
     wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
     joined = _num_joined(spec, layer, size)
-    kernels = [*again, *_finish(spec, layer, n, out, backward=True), *add_input(spec, layer, n)]
+    kernels = [*again, *_finish(spec, layer, n, out, backward=True), *_add_input(spec, layer, n)]
     if spec.attends(layer):
         kernels += _attend_back(spec, layer, size)
     else:
-        kernels += mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
+        kernels += _mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
         if layer > 0 and spec.aggregates(layer):
             kernels += _aggregate_back(spec, joined, size, wide)
     if layer > 0 and spec.dropout > 0:
@@ -174,6 +175,39 @@ def _merge_heads(spec: ModelSpec, layer: int, rows: int) -> list[tuple[str, Dims
     """The mean over heads, or its reverse; heads side by side are one row already."""
     made, out = spec.heads * spec.head_width(layer), spec.widths[layer + 1]
     return [("elementwise", (rows * (made + out), 1))] if made > out else []
+
+
+def _mix_first(spec: ModelSpec, layer: int, n: int) -> Launched:
+    """A convolution of GCNII after its sum: two mixtures of two tensors around a product; at last the classifier."""
+    wide, out = spec.hidden, spec.widths[layer + 1]
+    kernels: Launched = [
+        ("elementwise", (n * wide, 3)),
+        ("gemm", (n, wide, wide)),
+        ("elementwise", (n * wide, 3)),
+    ]
+    if layer < spec.layers - 1:
+        return kernels
+    kernels.append(("elementwise", (n * wide, 2)))
+    kernels += [("dropout", (n * wide, 3))] if spec.dropout > 0 else []
+    return [*kernels, ("gemm", (n, wide, out))]
+
+
+def _mix_first_back(spec: ModelSpec, layer: int, n: int) -> Launched:
+    """The steps of `_mix_first` in reverse; a mixture's gradient is two scaled tensors, and layer 0's rows add up."""
+    wide, out = spec.hidden, spec.widths[layer + 1]
+    kernels: Launched = []
+    if layer == spec.layers - 1:
+        kernels += [("gemm", (wide, n, out)), ("gemm", (n, out, wide)), ("elementwise", (n * wide, 3))]
+        kernels += [("elementwise", (n * wide, 3))] if spec.dropout > 0 else []
+    scaled: Launched = [("elementwise", (n * wide, 2))] * 2
+    products: Launched = [("gemm", (wide, n, wide)), ("gemm", (n, wide, wide))]
+    added: Launched = [("elementwise", (n * wide, 3))]
+    return [*kernels, *scaled, *products, *added, *scaled, *added]
+
+
+def _add_input(spec: ModelSpec, layer: int, n: int) -> Launched:
+    """Adding the input to the output, or its gradient to the other one's."""
+    return [("elementwise", (n * spec.widths[layer], 3))] if spec.adds_input(layer) else []
 
 
 def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:

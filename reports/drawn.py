@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from halocast.schedule.ir import Kind, Schedule
-from halocast.schedule.matrix import Ints, Reals
+from halocast.schedule.ir import Ints, Kind, Reals, Schedule
 
 SIGMAS = 2.0  # half the width of a band: about 95 % of epochs are in it
 MOST_PAIRS = 8

@@ -12,7 +12,7 @@ from statistics import mean, median
 from typing import Any
 
 from halocast.base.files import whole_directory
-from halocast.reports.report import require_report_place
+from halocast.reports.page.report import require_report_place
 
 ORDERED = ("epoch_s", "throughput", "speedup")  # metrics that put methods in order
 CLOSE = 0.1  # published figures that differ by less hardly show an order

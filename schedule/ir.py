@@ -37,15 +37,15 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from halocast.schedule.kernels import KERNEL_DIMS as KERNEL_DIMS
-from halocast.schedule.matrix import Ints as Ints
-from halocast.schedule.matrix import Matrix as Matrix
+from halocast.base.kernels import KERNEL_DIMS as KERNEL_DIMS
 
 SHARED = -1
 NO_BOUND = -1
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
 
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
 
 
 class Kind(StrEnum):
@@ -101,6 +101,38 @@ COLLECTIVE = frozenset({Kind.ALLREDUCE, Kind.BARRIER})
 IDS = frozenset({Rows.SENT_IDS, Rows.HALO_IDS})
 # These move values without making new ones, so the age of what they write is that of what they read.
 CARRIES = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.PUSH, Kind.PULL})
+
+
+class Matrix:
+    """A named, read-only table of row counts that compares by value.
+
+    With a spread the counts are drawn: they are what is expected, the spread is their standard deviation from epoch to
+    epoch (kept to the third decimal), and those of an instance follow from the ids drawn for it.
+    """
+
+    __slots__ = ("counts", "name", "spread")
+
+    def __init__(self, name: str, counts: Ints, spread: Reals | None = None) -> None:
+        self.name = name
+        self.counts = np.array(counts, dtype=np.int64)
+        self.counts.setflags(write=False)
+        self.spread: Reals | None = None if spread is None else np.asarray(np.round(spread, 3), np.float64)
+
+    @property
+    def drawn(self) -> bool:
+        return self.spread is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Matrix):
+            return NotImplemented
+        same = (self.name, self.drawn) == (other.name, other.drawn) and np.array_equal(self.counts, other.counts)
+        return same and (self.spread is None or np.array_equal(self.spread, other.spread))  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.counts.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"Matrix({self.name!r}, {self.counts.shape[0]} ranks, {int(self.counts.sum())} rows)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
+from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
+from halocast.cluster.catalogue import Cluster, Device
 from halocast.models.arithmetic import bytes_moved, flops
-from halocast.models.work import PASSES
 from halocast.schedule.ir import Kernel, Kind, Op, Schedule
-from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.sim.cluster import Cluster, Device
-from halocast.sim.transports import settings_of
+from halocast.sim.network.transports import settings_of
 
 
 def op_times(schedule: Schedule, cluster: Cluster) -> dict[tuple[int, str], float]:

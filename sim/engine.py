@@ -13,16 +13,16 @@ import simpy
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
+from halocast.cluster.catalogue import AllToAll, Cluster
 from halocast.schedule.ir import Kind, Lane, Op, Schedule, ring_steps
 from halocast.schedule.trace import Span, Trace, span_of
-from halocast.sim.cluster import AllToAll, Cluster
 from halocast.sim.core import Core, Cores, Steps
 from halocast.sim.cost import op_times
-from halocast.sim.fairshare import Floats, Ints
-from halocast.sim.links import Network
 from halocast.sim.meeting import Meeting, Messages, succeed
-from halocast.sim.queued import Sharing, links_for
-from halocast.sim.transports import settings_of
+from halocast.sim.network.fairshare import Floats, Ints
+from halocast.sim.network.links import Network
+from halocast.sim.network.queued import Sharing, links_for
+from halocast.sim.network.transports import settings_of
 from halocast.sim.world import PERFECT, Failure, StoppedError, World
 
 

@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 import simpy
 
-from halocast.sim.fairshare import Floats, Ints
-from halocast.sim.links import after
+from halocast.sim.network.fairshare import Floats, Ints
+from halocast.sim.network.links import after
 
 
 @dataclass(slots=True)

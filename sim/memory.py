@@ -8,9 +8,9 @@ these 7 % are left to fragmentation.
 from collections import defaultdict
 from dataclasses import dataclass
 
+from halocast.cluster.catalogue import Cluster, Transport
 from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Schedule
 from halocast.schedule.passes import memory
-from halocast.sim.cluster import Cluster, Transport
 
 # CUDA context and kernels, outside the allocator: 300 MB (pytorch issue 107667, CUDA since 11.7), 300-400 MB (20532, on
 # a V100), 390 MB (499 shown by nvidia-smi, 109 by torch). Before CUDA 11.7 all kernels were loaded: above 1000 MB.

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from halocast.base.delays import Delay, delay_s
 from halocast.base.errors import RunError
 from halocast.base.records import require
+from halocast.cluster.topology import Topology
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace
-from halocast.sim.topology import Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ import pytest
 from chromium import Browser, browser, find_chromium
 from comparisons import comparison, many_spans, result
 
-from halocast.reports.html import render
-from halocast.reports.report_data import Failure, ScalePoint
+from halocast.reports.comparison import Failure, ScalePoint
+from halocast.reports.page.html import render
 
 PROGRAM = find_chromium()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here (apt-get install chromium)")

@@ -206,7 +206,7 @@ def test_a_malformed_scenario_names_file_and_place(capsys: pytest.CaptureFixture
 
 
 def test_a_cluster_file_with_a_negative_bandwidth(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    good = Path(str(files("halocast.sim.machines"))) / "t4-x8-g4dn.toml"
+    good = Path(str(files("halocast.cluster.machines"))) / "t4-x8-g4dn.toml"
     lines = good.read_text().splitlines()
     place = next(k for k, line in enumerate(lines) if line.startswith("gbytes_per_s"))
     lines[place] = "gbytes_per_s = -3"
@@ -289,7 +289,7 @@ def test_without_a_command_there_is_help_and_a_version(capsys: pytest.CaptureFix
 def test_a_cluster_file_is_found_beside_its_scenario(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    source = Path(str(files("halocast.sim.machines"))) / "t4-3x2-15gbe.toml"
+    source = Path(str(files("halocast.cluster.machines"))) / "t4-3x2-15gbe.toml"
     (tmp_path / "mine.toml").write_text(source.read_text())
     (tmp_path / "s.toml").write_text('[cluster]\nfile = "mine.toml"\ngpus = 4\n[graph]\nnodes = 400\ndegree = 5\n')
     monkeypatch.chdir("/")

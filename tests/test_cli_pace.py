@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from halocast.cli.pace import ATTEMPTS, PATIENCE_S, PAUSE_S, Machine, reference_seconds
+from halocast.calibrate.measure.pace import ATTEMPTS, PATIENCE_S, PAUSE_S, Machine, reference_seconds
 
 
 def machine(*paces: float) -> tuple[Machine, list[float]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halocast.exec.emulate import Emulation, can_emulate
+from halocast.exec.launch.emulate import Emulation, can_emulate
 
 BIN = Path(sys.executable).parent
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "model.hidden=8"]

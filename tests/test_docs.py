@@ -83,7 +83,7 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     exec(compile(use, "use.py", "exec"), names)
     assert names["ages"]["forward.1"] == [0, 1, 2]
     from halocast.cli.execution import run_workload
-    from halocast.plan.predict import predict_on
+    from halocast.study.predict import predict_on
 
     exact = predict_on(names["exact"], names["prediction"].cluster)
     rows = {op: num for op, num in exact.summary["bytes_per_epoch_by_op"].items() if op.startswith("exchange")}

@@ -24,12 +24,12 @@ from training import (
     train,
 )
 
-from halocast.exec.comm import Link
-from halocast.exec.handlers import handle
-from halocast.exec.interpret import Progress
-from halocast.exec.job import Job, Settings
-from halocast.exec.sampling import halo_ids
-from halocast.exec.state import RankState
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.run.draws import halo_ids
+from halocast.exec.run.handlers import handle
+from halocast.exec.run.interpret import Progress
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.comm import Link
 from halocast.graph import Assignment, Graph, Part, build_parts
 from halocast.graph.sampling import (
     draw_boundary,

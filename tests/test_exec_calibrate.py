@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from halocast.base.errors import RunError
+from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
+from halocast.calibrate.measure.machine import ALONE, GROUPS, OWN, Wanted, measure_here, merged
+from halocast.calibrate.measure.messages import COMMUNICATION
+from halocast.calibrate.measure.stopwatch import FEWEST, MOST, Limits, is_known, summary, time_it
 from halocast.cli.calibrate import last_cache_bytes
-from halocast.exec.calibrate import ALONE, GROUPS, OWN, Wanted, measure_here, merged
-from halocast.exec.calibrate_comm import COMMUNICATION
-from halocast.exec.emulate import Emulation, can_emulate
-from halocast.exec.stopwatch import FEWEST, MOST, Limits, is_known, summary, time_it
-from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
+from halocast.exec.launch.emulate import Emulation, can_emulate
 
 WHY_NOT = can_emulate()
 
@@ -139,9 +139,9 @@ def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.Mo
 
 def test_torchrun_measures_as_well_and_its_first_rank_writes_the_profile(tmp_path: Path) -> None:
     """All groups but the last are kept from a file made by hand, so little is left to measure."""
+    from halocast.calibrate.fit import Point
+    from halocast.calibrate.profile import load_profile
     from halocast.cli.calibrate import Choices, _begin, _made
-    from halocast.sim.fit import Point
-    from halocast.sim.profile import load_profile
 
     out = tmp_path / "p.toml"
     choices = Choices(out=out, quick=True, fresh=False, device="cpu", transport="auto", name="", ranks=2)

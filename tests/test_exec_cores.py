@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from halocast.base.cores import part_of
-from halocast.exec.cores import HAS_CALLS, go_first, keep_to_cores
+from halocast.base.parts_of_cores import part_of
+from halocast.exec.launch.affinity import HAS_CALLS, go_first, keep_to_cores
 
 
 def test_ranks_get_equal_parts_of_the_cores_in_order() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.comm import ONCE, Link, message_tag
-from halocast.exec.device import OPEN, Cpu, Device, DeviceKind, Twin, open_device
+from halocast.exec.transport.comm import ONCE, Link, message_tag
+from halocast.exec.transport.device import OPEN, Cpu, Device, DeviceKind, Twin, open_device
 from halocast.schedule.ir import Lane
 
 GPU = torch.cuda.is_available()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from training import Trained, metis_parts, schedule_for, small_graph, spec_for, train
 
-from halocast.exec.comm import Link
-from halocast.exec.handlers import handle
-from halocast.exec.interpret import Progress
-from halocast.exec.job import Job, Optimizer, Settings
-from halocast.exec.state import RankState, flatten
-from halocast.exec.store import make_store
+from halocast.exec.launch.job import Job, Optimizer, Settings
+from halocast.exec.run.handlers import handle
+from halocast.exec.run.interpret import Progress
+from halocast.exec.run.state import RankState, flatten
+from halocast.exec.store.ops import make_store
+from halocast.exec.transport.comm import Link
 from halocast.graph import build_parts
 from halocast.methods.digest import Average
 from halocast.models.modules import build_model, summed_loss

@@ -17,11 +17,11 @@ from training import metis_parts, schedule_for, small_graph, spec_for
 from halocast.base.errors import RunError
 from halocast.cli import run
 from halocast.cli.execution import machine, nic_rates
-from halocast.exec.emulate import INTERFACE, NAMESPACES, Emulation, Host, can_emulate
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import execute
+from halocast.cluster.catalogue import Per, load_cluster
+from halocast.exec.launch.emulate import INTERFACE, NAMESPACES, Emulation, Host, can_emulate
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import execute
 from halocast.graph import Part, build_parts
-from halocast.sim.cluster import Per, load_cluster
 
 WHY_NOT = can_emulate()
 needs_rights = pytest.mark.skipif(WHY_NOT != "", reason=f"no emulated hosts here: {WHY_NOT}")
@@ -35,7 +35,7 @@ ENDLESS = [str(Path(sys.executable).parent / "halocast"), "run", *SMALL, "--emul
 ASK = """
 import os, sys, time
 import torch, torch.distributed as dist
-from halocast.exec.emulate import Host, enter
+from halocast.exec.launch.emulate import Host, enter
 
 rank = int(os.environ["RANK"])
 enter(Host(sys.argv[1], ""))
@@ -54,7 +54,7 @@ dist.barrier()
 """
 HOLD = """
 import time
-from halocast.exec.emulate import Emulation
+from halocast.exec.launch.emulate import Emulation
 
 with Emulation((1e6, 1e6)):
     print("ready", flush=True)
@@ -248,6 +248,6 @@ def test_without_iproute2_the_missing_command_is_named(
 @needs_rights
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv takes the rights away")
 def test_without_the_rights_they_are_named() -> None:
-    ask = [sys.executable, "-c", "from halocast.exec.emulate import can_emulate; print(can_emulate())"]
+    ask = [sys.executable, "-c", "from halocast.exec.launch.emulate import can_emulate; print(can_emulate())"]
     done = subprocess.run(["setpriv", "--bounding-set", "-net_admin", *ask], capture_output=True, text=True, check=True)
     assert done.stdout == "it needs root (CAP_NET_ADMIN missing)\n"

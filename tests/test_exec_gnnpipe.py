@@ -9,14 +9,14 @@ import pytest
 from pipelines import Oracle, pipeline
 from training import EPOCHS, Trained, reference_for, small_graph, spec_for
 
-from halocast.exec.chunks import drawn_order
+from halocast.exec.chunks.stage import drawn_order
 from halocast.graph import assign
 from halocast.graph.chunks import needed_rows, ways_of_graph
 from halocast.graph.halo import from_assignment
 from halocast.graph.parts import Assignment
 from halocast.methods.gnnpipe import Options, gnnpipe
-from halocast.methods.slots import Order
-from halocast.methods.stages import Grouping, Split, split_layers
+from halocast.methods.gnnpipe.options import Grouping, Split, split_layers
+from halocast.methods.gnnpipe.slots import Order
 from halocast.models.spec import ModelKind, Norm
 from halocast.schedule.ir import Kind
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
+from halocast.calibrate.measure.machine import Wanted, measure_here
 from halocast.cli.execution import make_job
-from halocast.exec.calibrate import Wanted, measure_here
-from halocast.exec.launch import Run, execute
+from halocast.exec.launch.local import Run, execute
 from halocast.graph.parts import iter_parts
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import prepare
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 NUM_GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NUM_GPUS == 0, reason="torch sees no CUDA device here")]

@@ -24,8 +24,8 @@ import pytest
 from training import metis_parts, schedule_for, small_graph, spec_for
 
 from halocast.base.errors import RunError
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import execute
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import execute
 from halocast.graph import Part, build_parts
 
 RANKS = 3

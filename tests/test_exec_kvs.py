@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from halocast.base.errors import InputError, RunError
-from halocast.exec import kvs_blocks
-from halocast.exec.kvs import Store, create_store, open_store
-from halocast.exec.kvs_blocks import Table, pieces
-from halocast.exec.kvs_shared import SharedBackend
+from halocast.exec.store import blocks as kvs_blocks
+from halocast.exec.store.blocks import Table, pieces
+from halocast.exec.store.in_memory import SharedBackend
+from halocast.exec.store.kvs import Store, create_store, open_store
 
 NUM_ROWS, WIDTH = 5000, 64
 HIDDEN = Table(name="1", num_rows=NUM_ROWS, width=WIDTH, dtype="float64")  # three blocks

@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training import metis_parts, schedule_for, small_graph, spec_for
 
-from halocast.exec.comm import Link
-from halocast.exec.handlers import handle
-from halocast.exec.interpret import Interpreter
-from halocast.exec.job import Job, Settings
-from halocast.exec.state import RankState
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.run.handlers import handle
+from halocast.exec.run.interpret import Interpreter
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.comm import Link
 from halocast.graph import build_parts
 from halocast.models.spec import ModelKind
 from halocast.schedule.passes import memory, num_slots

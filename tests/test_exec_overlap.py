@@ -22,16 +22,15 @@ import torch.distributed as dist
 from torch import Tensor
 from training import metis_parts, schedule_for, small_graph, spec_for
 
-from halocast.exec.comm import Channel, Link, all_reduce, barrier, gather_once, smallest
-from halocast.exec.device import Cpu, Device, Event, Past, Twin, ending, open_device
-from halocast.exec.handlers import handle
-from halocast.exec.interpret import Interpreter
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import free_port
-from halocast.exec.state import RankState
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import free_port
+from halocast.exec.run.handlers import handle
+from halocast.exec.run.interpret import Interpreter
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.comm import Channel, Link, all_reduce, barrier, gather_once, smallest
+from halocast.exec.transport.device import Cpu, Device, Event, Past, Twin, ending, open_device
 from halocast.graph import build_parts
-from halocast.schedule.ir import Kind, Lane, Op, Schedule, Work
-from halocast.schedule.matrix import Matrix
+from halocast.schedule.ir import Kind, Lane, Matrix, Op, Schedule, Work
 from halocast.schedule.trace import Span
 
 RANKS, EPOCHS, LIMIT_S = 5, 6, 60.0
@@ -223,7 +222,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """What every rank left; each runs this very file, in a process forked from the server that imported torch."""
     directory, port = tmp_path_factory.mktemp("ranks"), free_port(0)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["halocast.exec.preload"])
+    context.set_forkserver_preload(["halocast.exec.launch.preload"])
     arguments = [{"ARGUMENTS": (rank, port, directory)} for rank in range(RANKS)]
     ranks = [context.Process(target=run_path, args=(__file__, given, "rank"), daemon=True) for given in arguments]
     for process in ranks:

@@ -10,16 +10,16 @@ from itertools import pairwise
 import pytest
 
 from halocast.cli.execution import make_job, rank_hosts
-from halocast.exec.emulate import can_emulate
-from halocast.exec.launch import execute
+from halocast.exec.launch.emulate import can_emulate
+from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
-from halocast.plan.predict import scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import Workload, prepare
 from halocast.reports.intervals import intersect, length, merge
 from halocast.reports.metrics import measure
 from halocast.schedule.ir import Kind, Lane
 from halocast.schedule.trace import Trace
+from halocast.study.predict import scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload, prepare
 
 WHY_NOT = can_emulate()
 pytestmark = pytest.mark.skipif(WHY_NOT != "", reason=f"no emulated hosts here: {WHY_NOT}")

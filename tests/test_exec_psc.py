@@ -11,12 +11,12 @@ import torch
 from dense import Dense, adjacency, train_stale, with_edges, without_cut
 from training import EPOCHS, Trained, metis_parts, random_parts, schedule_for, small_graph, spec_for, train
 
-from halocast.exec.comm import Link
-from halocast.exec.drawn import all_ids
-from halocast.exec.handlers import handle
-from halocast.exec.interpret import Progress
-from halocast.exec.job import Job, Settings
-from halocast.exec.state import RankState
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.run.drawn import all_ids
+from halocast.exec.run.handlers import handle
+from halocast.exec.run.interpret import Progress
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.comm import Link
 from halocast.graph import Graph, build_parts
 from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
 from halocast.graph.odds import Important, edge_probabilities

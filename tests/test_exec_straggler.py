@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from training import metis_parts, small_graph, spec_for, train
 
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
 from halocast.reports.metrics import RankTimes, measure, steady_epochs
 from halocast.schedule.trace import Trace
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 SYNCHRONOUS = ("vanilla", "pipegcn", "digest")
 SLOW, SPEED = 1, 1 / 3

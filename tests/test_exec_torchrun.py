@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from training import EPOCHS, metis_parts, reference_for, schedule_for, small_graph, spec_for
 
-from halocast.exec.job import Job, Settings, write_job
-from halocast.exec.launch import gather
+from halocast.exec.launch.job import Job, Settings, write_job
+from halocast.exec.launch.local import gather
 from halocast.graph import build_parts
 
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}

@@ -18,9 +18,9 @@ from training import (
     train,
 )
 
+from halocast.cluster.catalogue import load_cluster
 from halocast.models.spec import ModelKind
 from halocast.schedule.ir import Kind
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 

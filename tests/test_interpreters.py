@@ -8,17 +8,17 @@ from hypothesis import given, settings
 from schedules import legal_schedules, op, two_rank_exchange
 
 from halocast.base.errors import RunError
-from halocast.exec.null import execute_null
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import prepare
+from halocast.cluster.catalogue import load_cluster
+from halocast.exec.run.null import execute_null
 from halocast.reports.metrics import measure, steady_epochs
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
 from halocast.schedule.passes import dependence_edges, hyperperiod, max_cycle_ratio
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
-from halocast.sim.links import UnlimitedLinks
+from halocast.sim.network.links import UnlimitedLinks
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 CLUSTER = load_cluster("cpu-local")
 EPOCHS = 4

@@ -18,20 +18,23 @@ MAY_IMPORT = {
     "graph": {"base"},
     "models": {"base"},
     "methods": {"base", "schedule", "graph", "models"},
-    "sim": {"base", "schedule", "models"},
+    "cluster": {"base", "schedule"},
+    "sim": {"base", "schedule", "models", "cluster"},
     "exec": {"base", "schedule", "graph", "models"},
+    "calibrate": {"base", "schedule", "graph", "models", "cluster", "sim", "exec", "reports"},
     "reports": {"base", "schedule"},
-    "plan": {"base", "schedule", "graph", "models", "methods", "sim", "reports"},
-    "cli": {"base", "schedule", "graph", "models", "methods", "sim", "exec", "reports", "plan"},
+    "study": {"base", "schedule", "graph", "models", "methods", "cluster", "sim", "exec", "calibrate", "reports"},
 }
+MAY_IMPORT["cli"] = set(MAY_IMPORT)
 TORCH = {
     "exec",
+    "calibrate/measure",
     "models/modules.py",
     "models/aggregate.py",
     "models/attention.py",
+    "cli/doctor.py",
     "cli/execution.py",
     "cli/measuring.py",
-    "cli/doctor.py",
 }
 
 
@@ -63,7 +66,7 @@ def test_a_package_imports_only_what_its_layer_may(path: str, package: str) -> N
 @pytest.mark.parametrize(("path", "package"), list(sources()))
 def test_torch_and_simpy_stay_where_they_belong(path: str, package: str) -> None:
     roots = {name.split(".")[0] for name in imports(path)}
-    assert "torch" not in roots or package in TORCH or path in TORCH, f"{path} imports torch"
+    assert "torch" not in roots or any(path.startswith(place) for place in TORCH), f"{path} imports torch"
     assert "simpy" not in roots or package == "sim", f"{path} imports simpy"
 
 
@@ -79,7 +82,7 @@ def test_no_interpreter_knows_a_methods_name(package: str) -> None:
 
 
 def test_predicting_imports_neither_torch_nor_dgl() -> None:
-    code = "import sys, halocast.plan.predict, halocast.cli.app; print({'torch', 'dgl'} & set(sys.modules))"
+    code = "import sys, halocast.study.predict, halocast.cli.app; print({'torch', 'dgl'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -87,14 +90,14 @@ def test_predicting_imports_neither_torch_nor_dgl() -> None:
 def test_every_directory_with_code_or_data_is_packaged_and_typed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = set(project["tool"]["setuptools"]["packages"])
-    found = {
+    found = {"halocast"} | {
         "halocast." + ".".join(path.parent.relative_to(ROOT).parts)
         for package in MAY_IMPORT
         for path in (ROOT / package).rglob("__init__.py")
     }
     assert listed == found
     links = {path.name: path.resolve() for path in (ROOT / ".types" / "halocast").iterdir()}
-    assert links == {package: ROOT / package for package in MAY_IMPORT}
+    assert links == {name: ROOT / name for name in (*MAY_IMPORT, "__init__.py")}
     banned = set(project["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"])
     assert banned == set(MAY_IMPORT)
 
@@ -102,7 +105,7 @@ def test_every_directory_with_code_or_data_is_packaged_and_typed() -> None:
 @pytest.mark.parametrize(("path", "package"), list(sources()))
 def test_files_and_functions_stay_short(path: str, package: str) -> None:
     text = (ROOT / path).read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 330, path
+    assert len(text.splitlines()) <= 500, path
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert (node.end_lineno or 0) - node.lineno < 60, f"{path}: {node.name}"

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from training import small_graph, spec_for
 
 from halocast.base.errors import InputError
-from halocast.exec.null import execute_null
+from halocast.cluster.catalogue import load_cluster
+from halocast.exec.run.null import execute_null
 from halocast.graph import assign
 from halocast.graph.card import card_volume, load_card
 from halocast.graph.chunks import chunks_from_card
 from halocast.graph.halo import Halo, from_assignment
 from halocast.methods.gnnpipe import Options, choices, fit, gnnpipe
-from halocast.methods.slots import Order, turns
-from halocast.methods.stages import Grouping, Split, min_max, split_layers
+from halocast.methods.gnnpipe.options import Grouping, Split, min_max, split_layers
+from halocast.methods.gnnpipe.slots import Order, turns
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.reports.metrics import measure
 from halocast.reports.summary import staleness_table
@@ -25,9 +26,8 @@ from halocast.schedule.check import check, staleness
 from halocast.schedule.ir import Kind, Schedule
 from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule, parse_schedule
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.links import UnlimitedLinks
+from halocast.sim.network.links import UnlimitedLinks
 
 GRAPH = small_graph()
 

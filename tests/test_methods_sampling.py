@@ -8,6 +8,7 @@ import pytest
 from training import metis_parts, random_parts, small_graph, spec_for
 
 from halocast.base.errors import InputError
+from halocast.cluster.catalogue import load_cluster
 from halocast.graph import (
     Halo,
     TrainGraph,
@@ -32,7 +33,6 @@ from halocast.schedule.check import check, problems, staleness
 from halocast.schedule.ir import Kind, Matrix, Schedule
 from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule, parse_schedule
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 GRAPH = small_graph(nodes=2000, degree=12)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.plan.bands import (
+from halocast.study.bands import (
     LEAST,
     Compared,
     Sure,

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.plan.clusters import scenario_cluster
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
-from halocast.sim.cluster import Cluster, load_cluster
+from halocast.cluster.catalogue import Cluster, load_cluster
+from halocast.study.clusters import scenario_cluster
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
-MACHINES = Path(__file__).parents[1] / "sim" / "machines"
+MACHINES = Path(__file__).parents[1] / "cluster" / "machines"
 
 
 def cluster(*overrides: str, name: str = "t4-3x2-15gbe") -> Cluster:

@@ -6,9 +6,9 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.plan.pipelines import choose_pipeline, settled, try_pipelines
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
+from halocast.study.pipelines import choose_pipeline, settled, try_pipelines
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 DEEP = ["method.name=gnnpipe", "graph.dataset=flickr", "model.kind=gcnii", "model.layers=4", "model.hidden=64"]
 PLACE = ["cluster.name=a5000-2x4-pcie4-ib200", "cluster.gpus=2"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError, RunError
-from halocast.plan.results import ResultFile, State
+from halocast.study.results import ResultFile, State
 
 SCENARIOS = [(f"k{number}", {"run": {"seed": number}}) for number in range(4)]
 KEYS = [key for key, _ in SCENARIOS]
@@ -31,7 +31,7 @@ def claimed(file: ResultFile, num: int = 1) -> list[str]:
 def claim_and_die(path: Path) -> None:
     """Another process claims two scenarios and is gone."""
     code = (
-        "import sys; from pathlib import Path; from halocast.plan.results import ResultFile;"
+        "import sys; from pathlib import Path; from halocast.study.results import ResultFile;"
         f"file = ResultFile(Path(sys.argv[1])); file.want({KEYS!r}); print([k for k, _ in file.claim(2)])"
     )
     done = subprocess.run([sys.executable, "-c", code, path], check=True, capture_output=True, text=True)

@@ -9,12 +9,12 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.plan.planning import make_plan
-from halocast.plan.predict import predict
-from halocast.plan.scenario import PlanSection, Scenario, load_scenario
-from halocast.plan.screen import bound_s
-from halocast.plan.search import Aim, Goal, Plan
-from halocast.plan.space import candidates
+from halocast.study.planning import make_plan
+from halocast.study.predict import predict
+from halocast.study.scenario import PlanSection, Scenario, load_scenario
+from halocast.study.screen import bound_s
+from halocast.study.search import Aim, Goal, Plan
+from halocast.study.space import candidates
 
 BASE = ["graph.dataset=reddit", "model.hidden=32", "model.layers=2"]
 SPACE = PlanSection(

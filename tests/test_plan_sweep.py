@@ -14,11 +14,11 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.plan.predict import predict
-from halocast.plan.results import State
-from halocast.plan.runs import job_of
-from halocast.plan.scenario import load_scenario, load_tables
-from halocast.plan.sweep import combine, parse_vary, sweep
+from halocast.study.predict import predict
+from halocast.study.results import State
+from halocast.study.runs import job_of
+from halocast.study.scenario import load_scenario, load_tables
+from halocast.study.sweep import combine, parse_vary, sweep
 
 SMALL = ["graph.dataset=reddit", "cluster.name=l4-8x1-25gbe", "model.hidden=16", "model.layers=2"]
 COMMAND = [sys.executable, "-c", "import halocast.cli; halocast.cli.main()", "sweep"]
@@ -106,7 +106,7 @@ def test_options_of_the_scenarios_method_do_not_follow_another_method() -> None:
 def test_equal_scenarios_are_one_job_and_a_changed_cluster_file_is_another(tmp_path: Path) -> None:
     assert job_of({}).key == job_of({"method": {"name": "vanilla"}, "run": {"seed": 0}}).key
     assert job_of({}).key != job_of({"run": {"seed": 1}}).key
-    machines = Path(__file__).parents[1] / "sim" / "machines"
+    machines = Path(__file__).parents[1] / "cluster" / "machines"
     file = tmp_path / "mine.toml"
     file.write_text((machines / "cpu-local.toml").read_text(encoding="utf-8"), encoding="utf-8")
     before = job_of({"cluster": {"file": str(file)}}).key
@@ -116,7 +116,7 @@ def test_equal_scenarios_are_one_job_and_a_changed_cluster_file_is_another(tmp_p
 
 def test_another_version_of_the_predicting_code_has_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
     before = job_of({}).key
-    monkeypatch.setattr("halocast.plan.version.prediction_version", lambda: "0.1.0+other")
+    monkeypatch.setattr("halocast.study.version.prediction_version", lambda: "0.1.0+other")
     assert job_of({}).key != before
 
 
@@ -166,7 +166,7 @@ def test_two_processes_share_a_file_without_doing_the_same_work(tmp_path: Path) 
 
 def test_a_worker_that_dies_costs_its_scenario_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is out of memory is killed by the system: the row says so, the sweep goes on."""
-    from halocast.plan import pool
+    from halocast.study import pool
 
     real, asked = pool.LocalPool._ask, []
 
@@ -207,6 +207,6 @@ def test_a_dask_cluster_predicts_the_same(tmp_path: Path) -> None:
 
 def test_a_dask_address_where_nobody_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    monkeypatch.setattr("halocast.plan.pool.DASK_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("halocast.study.pool.DASK_TIMEOUT_S", 0.3)
     with pytest.raises(Exception, match="no Dask scheduler answers there"):
         sweep(load_scenario("demo"), {"run.seed": [1]}, dask="tcp://127.0.0.1:1")

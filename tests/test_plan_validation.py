@@ -6,7 +6,8 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.methods import METHODS as KNOWN
-from halocast.plan.validation import (
+from halocast.schedule.passes import hyperperiod
+from halocast.study.grid import (
     METHODS,
     QUICK,
     Case,
@@ -18,8 +19,7 @@ from halocast.plan.validation import (
     measured_epochs,
     with_epochs,
 )
-from halocast.plan.workload import Workload, prepare
-from halocast.schedule.passes import hyperperiod
+from halocast.study.workload import Workload, prepare
 
 SMALL = ("graph.nodes=300", "graph.degree=6", "model.hidden=8")
 

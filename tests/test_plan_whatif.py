@@ -9,8 +9,8 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.plan import Scenario, break_even, predict, what_if
-from halocast.plan.sweep import is_whole
+from halocast.study import Scenario, break_even, predict, what_if
+from halocast.study.sweep import is_whole
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("graph.dataset=reddit", "model.hidden=32", "model.layers=2", "cluster.name=l4-8x1-25gbe", "cluster.gpus=2")

@@ -9,15 +9,15 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.cli import run
 from halocast.graph.chunks import WayHalo
-from halocast.plan.predict import predict_on
-from halocast.plan.published import METRICS, PART_FIGURES, SPEEDUP, figures_of, predict_rows
-from halocast.plan.rows import COLUMNS, Row, base_of, own_figures, read_rows, setting_of
-from halocast.plan.testbeds import load_testbed
-from halocast.plan.workload import prepare
 from halocast.reports.published import Result, pairs, summarise_published
 from halocast.reports.timers import timers
 from halocast.schedule.ir import Kind, Lane, Op, Schedule, Work
 from halocast.schedule.trace import Span, Trace
+from halocast.study.predict import predict_on
+from halocast.study.published import METRICS, PART_FIGURES, SPEEDUP, figures_of, predict_rows
+from halocast.study.published_rows import COLUMNS, Row, base_of, own_figures, read_rows, setting_of
+from halocast.study.testbeds import load_testbed
+from halocast.study.workload import prepare
 
 VANILLA = {
     "source": "pipegcn",

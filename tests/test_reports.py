@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedules import PROMISED, legal_schedules, two_rank_exchange
 
+from halocast.cluster.catalogue import load_cluster
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
 from halocast.reports.network import Utilisation, busy_periods, utilisation
@@ -17,10 +18,9 @@ from halocast.reports.table import csv_table, insights, markdown_table, seconds,
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
 from halocast.schedule.passes import max_cycle_ratio
 from halocast.schedule.trace import LinkUse, Span, Trace
-from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
-from halocast.sim.links import UnlimitedLinks
+from halocast.sim.network.links import UnlimitedLinks
 
 POINTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6)
 

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import assume, given
 from schedules import legal_schedules, op, two_rank_exchange
 
+from halocast.cluster.catalogue import load_cluster
 from halocast.reports.blame import Blame, Part, account, by_verb, join, mean_account, op_seconds
 from halocast.reports.metrics import measure
 from halocast.schedule.ir import Lane, Schedule
 from halocast.schedule.trace import Trace, span_of
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 CLUSTER = load_cluster("cpu-local", gpus=4)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from halocast.cli.compare import _kernel_work
 from halocast.methods import METHODS
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
-from halocast.reports import chakra_wire as wire
-from halocast.reports.chakra import MOST_NODES, write_chakra
-from halocast.reports.report_data import Result
+from halocast.reports.comparison import Result
+from halocast.reports.formats import chakra_wire as wire
+from halocast.reports.formats.chakra import MOST_NODES, write_chakra
 from halocast.schedule.ir import Kind
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 Field = descriptor_pb2.FieldDescriptorProto
 TYPES = {
@@ -258,7 +258,7 @@ def test_a_trace_that_would_be_too_large_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = predicted("vanilla")
-    monkeypatch.setattr("halocast.reports.chakra.MOST_NODES", 20)
+    monkeypatch.setattr("halocast.reports.formats.chakra.MOST_NODES", 20)
     assert "more than 20" in write_chakra(made, tmp_path / "c")
     assert not (tmp_path / "c").exists()
     assert MOST_NODES > 20

@@ -16,13 +16,13 @@ from comparisons import comparison, many_spans, result
 from halocast.base.errors import InputError
 from halocast.cli import run
 from halocast.cli.compare import device_counts
-from halocast.reports.html import render
-from halocast.reports.html_charts import epoch_bars, link_table, memory_bars, scaling_chart
-from halocast.reports.report import write_report
-from halocast.reports.report_data import Failure, ScalePoint
-from halocast.reports.report_md import markdown
-from halocast.reports.report_verdict import verdict
-from halocast.reports.timeline import op_totals, shown, timeline
+from halocast.reports.comparison import Failure, ScalePoint
+from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, scaling_chart
+from halocast.reports.page.html import render
+from halocast.reports.page.markdown import markdown
+from halocast.reports.page.report import write_report
+from halocast.reports.page.timeline import op_totals, shown, timeline
+from halocast.reports.verdict import verdict
 from halocast.schedule.trace import LinkUse
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "run.epochs=3"]

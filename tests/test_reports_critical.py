@@ -7,15 +7,15 @@ import pytest
 from hypothesis import assume, given
 from schedules import legal_schedules, op, two_rank_exchange
 
-from halocast.exec.null import execute_null
+from halocast.cluster.catalogue import load_cluster
+from halocast.exec.run.null import execute_null
 from halocast.reports.critical import Share, Step, StepKind, critical_path, last_window, shares
 from halocast.reports.metrics import COMMUNICATION, measure, pacing, steady_epochs
 from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
-from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
-from halocast.sim.links import UnlimitedLinks
+from halocast.sim.network.links import UnlimitedLinks
 
 COMPUTE, TRANSFER, OVERHEAD = StepKind
 CLUSTER = load_cluster("cpu-local", gpus=4)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from schedules import legal_schedules, op, two_rank_exchange
 
-from halocast.exec.null import execute_null
-from halocast.reports.perfetto import write_perfetto
+from halocast.cluster.catalogue import load_cluster
+from halocast.exec.run.null import execute_null
+from halocast.reports.formats.perfetto import write_perfetto
 from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
 from halocast.schedule.passes import memory
 from halocast.schedule.trace import LinkUse, Trace, span_of
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 Event = dict[str, Any]

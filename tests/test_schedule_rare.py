@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from schedules import op
 
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
 from halocast.reports.metrics import measure, steady_epochs
 from halocast.schedule.ir import Kernel, Schedule, Work
-from halocast.schedule.rare import spread_rare
+from halocast.schedule.passes import spread_rare
 from halocast.sim.engine import simulate
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 WORK = Work(kernels=(Kernel("elementwise", (10**6, 2)),))
 

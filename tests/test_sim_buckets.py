@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from schedules import op
 
+from halocast.cluster.catalogue import Cluster, load_cluster
+from halocast.cluster.topology import build_topology, burst_links
 from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.topology import build_topology, burst_links
 
 RATE = 25e6 * 0.9927  # payload of 200 Mbit/s
 BURST = 1e-3 * RATE

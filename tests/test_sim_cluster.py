@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.sim.cluster import (
+from halocast.cluster.catalogue import (
     AllReduce,
     Gloo,
     Nccl,
@@ -244,8 +244,8 @@ def test_an_unknown_device_suggests_the_nearest() -> None:
 
 def test_importing_the_simulator_does_not_import_torch() -> None:
     code = (
-        "import sys; import halocast.sim.cluster, halocast.sim.cost, halocast.sim.links; "
-        "print(sorted({'torch', 'dgl', 'halocast.sim.links'} & sys.modules.keys()))"
+        "import sys; import halocast.cluster.catalogue, halocast.sim.cost, halocast.sim.network.links; "
+        "print(sorted({'torch', 'dgl', 'halocast.sim.network.links'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "['halocast.sim.links']"
+    assert done.stdout.strip() == "['halocast.sim.network.links']"

@@ -6,7 +6,7 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import FAILED, run
-from halocast.sim.cluster import LinkKind, Wire, load_cluster
+from halocast.cluster.catalogue import LinkKind, Wire, load_cluster
 
 FILE = """
 description = "two boxes"

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedules import op
 
-from halocast.base.cores import part_of
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
+from halocast.base.parts_of_cores import part_of
+from halocast.cluster.catalogue import Cluster, load_cluster
+from halocast.cluster.topology import build_topology
 from halocast.schedule.ir import Kernel, Kind, Lane, Matrix, Schedule, Work
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
-from halocast.sim.topology import build_topology
 from halocast.sim.world import Failure, StoppedError, World
 
 CPU = load_cluster("cpu-local")

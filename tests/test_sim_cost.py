@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halocast.cluster.catalogue import Device, Efficiency, load_device
 from halocast.schedule.ir import KERNEL_DIMS, Kernel, Kind, Lane, Op, Work
-from halocast.sim.cluster import Device, Efficiency, load_device
 from halocast.sim.cost import ROOFS, kernel_seconds, op_seconds, popular_share
 
 ROOT = Path(__file__).resolve().parents[1]

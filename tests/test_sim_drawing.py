@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from halocast.cli import USAGE, run
-from halocast.sim.cluster import Cluster, LinkKind, Wire, load_cluster
-from halocast.sim.drawing import draw_text
-from halocast.sim.figure import first_hosts
+from halocast.cluster.catalogue import Cluster, LinkKind, Wire, load_cluster
+from halocast.cluster.drawing import draw_text
+from halocast.cluster.figure import first_hosts
 
 GOLDEN = {
     "rtx2080ti-x10-pcie3": """

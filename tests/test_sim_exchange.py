@@ -7,9 +7,9 @@ import pytest
 from schedules import op
 
 from halocast.base.delays import Delay
+from halocast.cluster.catalogue import AllToAll, Cluster, load_cluster
 from halocast.schedule.check import check
 from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
-from halocast.sim.cluster import AllToAll, Cluster, load_cluster
 from halocast.sim.engine import simulate
 from halocast.sim.world import World
 

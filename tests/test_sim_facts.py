@@ -5,11 +5,11 @@ from functools import cache
 
 import pytest
 
-from halocast.plan.predict import Prediction, predict, predict_on
-from halocast.plan.scenario import load_scenario
+from halocast.cluster.catalogue import Cluster
 from halocast.schedule.ir import Kind
-from halocast.sim.cluster import Cluster
 from halocast.sim.engine import simulate
+from halocast.study.predict import Prediction, predict, predict_on
+from halocast.study.scenario import load_scenario
 
 # reddit as in Table 6 of the PipeGCN paper: 4 layers of 256, layer 0 precomputed, inductive
 REDDIT = (

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.base.groups import EMULATED
+from halocast.base.kernels import KERNEL_DIMS
+from halocast.calibrate.constants import make_profile
+from halocast.calibrate.fit import Point, fit_points, split
+from halocast.calibrate.groups import EMULATED
+from halocast.calibrate.profile import Made
+from halocast.cluster.measured import Fit, Measured, kernel_terms
 from halocast.schedule.ir import Kernel
-from halocast.schedule.kernels import KERNEL_DIMS
-from halocast.sim.calibration import make_profile
-from halocast.sim.fit import Point, fit_points, split
-from halocast.sim.measured import Fit, Measured, kernel_terms
-from halocast.sim.profile import Made
 
 GEMM = {"launch": 5e-6, "flop": 1e-11, "byte_left": 2e-11}
 STREAM = {"launch": 3e-6, "byte": 1e-10}

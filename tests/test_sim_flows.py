@@ -10,12 +10,12 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocast.sim import bundles, fairshare
-from halocast.sim import flows as flows_module
-from halocast.sim.bundles import Bundles
-from halocast.sim.fairshare import NO_LINK, Floats, Ints, connect, fair_rates
-from halocast.sim.flows import Flows
-from halocast.sim.golden import worst_difference
+from halocast.sim.network import bundles, fairshare
+from halocast.sim.network import flows as flows_module
+from halocast.sim.network.bundles import Bundles
+from halocast.sim.network.fairshare import NO_LINK, Floats, Ints, connect, fair_rates
+from halocast.sim.network.flows import Flows
+from halocast.sim.network.golden import worst_difference
 
 ORACLE = Path(__file__).parents[2] / "shared" / "oracle" / "maxmin.json"
 

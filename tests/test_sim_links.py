@@ -12,11 +12,22 @@ import numpy as np
 import pytest
 import simpy
 
-from halocast.sim.cluster import AllReduce, Cluster, Gloo, Nccl, Nic, Nvlink, Pcie, Transport, load_cluster, load_device
-from halocast.sim.links import SharedLinks, UnlimitedLinks, after
-from halocast.sim.queued import QueuedLinks
-from halocast.sim.tables import Streams
-from halocast.sim.transports import STAGES, tree_edges
+from halocast.cluster.catalogue import (
+    AllReduce,
+    Cluster,
+    Gloo,
+    Nccl,
+    Nic,
+    Nvlink,
+    Pcie,
+    Transport,
+    load_cluster,
+    load_device,
+)
+from halocast.cluster.tables import Streams
+from halocast.sim.network.links import SharedLinks, UnlimitedLinks, after
+from halocast.sim.network.queued import QueuedLinks
+from halocast.sim.network.transports import STAGES, tree_edges
 
 GLOO = Cluster(
     name="round",
@@ -274,7 +285,9 @@ def test_the_module_compares_a_file_of_scenarios(tmp_path: Path, change: float, 
     flows.append({"route": ["a", "b"], "bytes": 10, "start_s": 0.0, "end_s": 2.0})
     path = tmp_path / "s.json"
     path.write_text(json.dumps([{"name": "two", "links_bytes_per_s": {"a": 10, "b": 10}, "flows": flows}]))
-    done = subprocess.run([sys.executable, "-m", "halocast.sim.links", str(path)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "halocast.sim.network.golden", str(path)], capture_output=True, text=True
+    )
     assert done.returncode == code
     assert done.stdout.splitlines()[0].startswith("two: ")
     assert done.stdout.splitlines()[1].startswith("worst of 1: ")

@@ -3,10 +3,10 @@
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.plan.predict import Prediction, predict, predict_on
-from halocast.plan.scenario import load_scenario
 from halocast.reports.metrics import measured_seconds
 from halocast.schedule.trace import Trace
+from halocast.study.predict import Prediction, predict, predict_on
+from halocast.study.scenario import load_scenario
 
 
 @pytest.fixture(scope="module")

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.halo import Halo
 from halocast.methods.vanilla import Options, vanilla
 from halocast.models.spec import ModelKind, ModelSpec, Norm
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import memory
-from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.memory import BLAS_BYTES, CONTEXT_BYTES, device_memory, pinned_bytes, tightest
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 MIB = 2**20
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from schedules import op
 
+from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.schedule.ir import Kernel, Kind, Lane, Matrix, Schedule, Work
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import Cluster, load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
 

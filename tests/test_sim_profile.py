@@ -9,13 +9,13 @@ import profiles
 import pytest
 
 from halocast.base.errors import InputError
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
+from halocast.calibrate.profile import FitTable, Overhead, calibrated, format_profile, load_profile
+from halocast.cluster.catalogue import load_cluster
 from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule, Work
-from halocast.sim.cluster import load_cluster
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
-from halocast.sim.profile import FitTable, Overhead, calibrated, format_profile, load_profile
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -181,6 +181,6 @@ def test_a_scenarios_profile_is_looked_for_beside_the_scenario(tmp_path: Path) -
 
 
 def test_loading_a_profile_imports_neither_torch_nor_scipy() -> None:
-    code = "import sys, halocast.sim.profile; print({'torch', 'scipy.optimize'} & set(sys.modules))"
+    code = "import sys, halocast.calibrate.profile; print({'torch', 'scipy.optimize'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import simpy
 
-from halocast.plan.predict import scenario_cluster
-from halocast.plan.scenario import load_scenario
-from halocast.plan.workload import prepare
+from halocast.cluster.catalogue import load_cluster
 from halocast.reports.metrics import measure
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
-from halocast.sim.links import SharedLinks
-from halocast.sim.queued import SHARED_RANKS, QueuedLinks, links_for
+from halocast.sim.network.links import SharedLinks
+from halocast.sim.network.queued import SHARED_RANKS, QueuedLinks, links_for
+from halocast.study.predict import scenario_cluster
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import prepare
 
 
 def ends(links: type[SharedLinks], sizes: list[int]) -> dict[int, float]:

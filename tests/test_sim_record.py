@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from halocast.reports.network import loads
 from halocast.schedule.trace import LinkUse
-from halocast.sim.fairshare import NO_LINK, Floats, Ints
-from halocast.sim.flows import Flows, LinkRecord
+from halocast.sim.network.fairshare import NO_LINK, Floats, Ints
+from halocast.sim.network.flows import Flows, LinkRecord
 
 Problem = tuple[list[list[int]], list[float], list[float], list[float]]
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.sim.machine import Link
-from halocast.sim.tables import LinkKind
-from halocast.sim.topology import Topology
+from halocast.cluster.machine import Link
+from halocast.cluster.tables import LinkKind
+from halocast.cluster.topology import Topology
 
 NODES = ["gpu 0", "gpu 1", "gpu 2", "host 0", "host 1", "s", "t", "u"]
 HOMES = {"gpu 0": "host 0", "gpu 1": "host 0", "gpu 2": "host 1"}

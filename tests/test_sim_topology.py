@@ -8,7 +8,7 @@ import pytest
 import simpy
 
 from halocast.base.errors import InputError
-from halocast.sim.cluster import (
+from halocast.cluster.catalogue import (
     Cluster,
     Gloo,
     LinkKind,
@@ -25,8 +25,8 @@ from halocast.sim.cluster import (
     load_cluster,
     load_device,
 )
-from halocast.sim.links import SharedLinks
-from halocast.sim.topology import build_topology
+from halocast.cluster.topology import build_topology
+from halocast.sim.network.links import SharedLinks
 
 STAR = Cluster(
     name="round",

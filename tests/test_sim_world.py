@@ -7,13 +7,13 @@ from schedules import op, two_rank_exchange
 
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
-from halocast.plan.predict import predict
-from halocast.plan.scenario import load_scenario
+from halocast.cluster.catalogue import load_cluster
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
 from halocast.schedule.trace import Trace
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 from halocast.sim.world import Failure, StoppedError, World
+from halocast.study.predict import predict
+from halocast.study.scenario import load_scenario
 
 CPU = load_cluster("cpu-local", gpus=2)
 TWO_HOSTS = load_cluster("t4-3x2-15gbe", gpus=4)
@@ -63,7 +63,7 @@ def test_a_degraded_network_moves_the_same_bytes_in_more_time() -> None:
 
 
 def load_reddit() -> Schedule:
-    from halocast.plan.workload import prepare
+    from halocast.study.workload import prepare
 
     return prepare(load_scenario("demo", ["graph.dataset=reddit"]), 4).schedule
 

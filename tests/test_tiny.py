@@ -5,9 +5,9 @@ from pathlib import Path
 
 from training import metis_parts, small_graph, spec_for, train
 
+from halocast.cluster.catalogue import load_cluster
 from halocast.reports.metrics import measure
 from halocast.schedule.text import format_op
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 README = Path(__file__).parents[1] / "README.md"

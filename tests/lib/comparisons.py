@@ -4,11 +4,11 @@ from typing import Any
 
 from schedules import two_rank_exchange
 
-from halocast.reports.report_data import Comparison, Result
+from halocast.cluster.catalogue import load_cluster
+from halocast.reports.comparison import Comparison, Result
 from halocast.reports.summary import summarise
 from halocast.schedule.ir import Kind, Lane, Schedule
 from halocast.schedule.trace import Span, Trace
-from halocast.sim.cluster import load_cluster
 from halocast.sim.engine import simulate
 
 EXTRA = {

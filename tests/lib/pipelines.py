@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from training import EPOCHS, Trained, schedule_for
 
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import execute
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import execute
 from halocast.graph import Graph, build_parts
 from halocast.graph.parts import Assignment
 from halocast.models.aggregate import neighbour_sum

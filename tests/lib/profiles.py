@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from halocast.schedule.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.sim.profile import FitTable, Made, Messages, Overhead, ProfileTable, write_profile
+from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
+from halocast.calibrate.profile import FitTable, Made, Messages, Overhead, ProfileTable, write_profile
 
 
 def made(device: str = "cpu", ranks: int = 2) -> Made:

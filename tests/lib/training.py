@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from halocast.exec.job import Job, Settings
-from halocast.exec.launch import Run, execute
-from halocast.exec.reference import Reference, train_reference
+from halocast.exec.launch.job import Job, Settings
+from halocast.exec.launch.local import Run, execute
+from halocast.exec.run.reference import Reference, train_reference
 from halocast.graph import Graph, Part, assign, build_parts, from_edges, from_parts, synthetic
 from halocast.graph.parts import Assignment
 from halocast.methods import METHODS

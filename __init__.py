@@ -1,0 +1,1 @@
+"""Halocast: compare and plan distributed full-graph GNN training."""

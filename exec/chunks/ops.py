@@ -1,0 +1,116 @@
+"""What a stage does with the chunk in a slot: layers forward and backward, the loss, snapshots when an epoch ends."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from halocast.exec.chunks.stage import FIRST, FIRST_GRAD, NOTHING, Chunk, ChunkState, chunk_state
+from halocast.exec.run.state import Epoch, RankState
+from halocast.models.modules import hits, summed_loss
+from halocast.schedule.ir import Op
+
+
+def shuffle(state: RankState, op: Op, epoch: int) -> int:
+    """The order is drawn where it is asked for: all lanes of all stages draw the same."""
+    return 0
+
+
+def forward(state: RankState, op: Op, epoch: int) -> int:
+    """One layer on one chunk, as an autograd graph of its own; its result joins the table of the next layer."""
+    here, (layer, _) = chunk_state(state), op.index
+    chunk = here.in_slot(op, epoch)
+    rows = here.joined(layer, chunk, epoch).requires_grad_(layer > 0)
+    first = None
+    if here.job.spec.mixes_first(layer):
+        first = here.tables[FIRST][chunk.rows].clone().requires_grad_()
+    aggregated = here.aggregated[chunk.rows] if here.aggregated is not None and layer == 0 else None
+    here.draw_dropout(epoch, layer, chunk)
+    out = here.model.layer(layer, rows, chunk.block, aggregated, first)
+    here.made[layer, chunk.number] = rows, out, first
+    here.tables[f"h.{layer + 1}"][chunk.rows] = out.detach()
+    return 0
+
+
+def loss(state: RankState, op: Op, epoch: int) -> int:
+    """The chunk's share of the mean loss over all train nodes, and its gradient."""
+    here = chunk_state(state)
+    chunk, last = here.in_slot(op, epoch), here.job.spec.layers
+    logits = here.tables[f"h.{last}"][chunk.rows].clone().requires_grad_()
+    rows, labels = chunk.masks[0]
+    share = summed_loss(logits[rows], labels) / here.part.num_train_total
+    here.tables[f"gh.{last}"][chunk.rows] = torch.autograd.grad(share, logits)[0]
+    if len(here.history) <= epoch:
+        here.history.append(Epoch(loss=0.0, hits=list(NOTHING)))
+    now = here.history[epoch]
+    found = [hits(logits.detach()[rows], labels) for rows, labels in chunk.masks]
+    now.loss += float(share.detach())
+    now.hits = [(a + c, b + d) for (a, b), (c, d) in zip(now.hits, found, strict=True)]
+    return 0
+
+
+def backward(state: RankState, op: Op, epoch: int) -> int:
+    """Gradients of one layer on one chunk: of its own rows and of the fresh rows of other chunks, which add up."""
+    here, (layer, _) = chunk_state(state), op.index
+    chunk = here.in_slot(op, epoch)
+    grad = _take(here, f"gh.{layer + 1}", chunk)
+    if layer == 0 and FIRST_GRAD in op.reads:
+        grad += _take(here, FIRST_GRAD, chunk)
+    rows, out, first = here.made.pop((layer, chunk.number))
+    torch.autograd.backward(out, grad)
+    if first is not None and first.grad is not None:
+        here.tables[FIRST_GRAD][chunk.rows] += first.grad
+    if rows.grad is not None:
+        here.tables[f"gh.{layer}"][chunk.rows] += rows.grad[: chunk.num_rows]
+        if len(rows) > chunk.num_rows:
+            _give_back(here, op, chunk, rows.grad[chunk.num_rows :], epoch)
+    return 0
+
+
+def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
+    """Gradients of halo rows: to the fresh ones now; to those of the snapshot in the next epoch, if the op says so."""
+    layer, (fresh, old) = op.index[0], here.divided(chunk, epoch)
+    _add(here.tables[f"gh.{layer}"], chunk.halo, grad, fresh, op.work.scale)
+    late = f"glate.{layer}"
+    if late in op.writes:
+        _add(here.tables[late], chunk.halo, grad, old, op.work.scale)
+        here.tables[f"gh.{layer}"][chunk.rows] += here.tables[f"gold.{layer}"][chunk.rows]
+
+
+def _add(table: Tensor, halo: Tensor, grad: Tensor, places: Tensor, scale: float) -> None:
+    table.index_add_(0, halo[places], grad.index_select(0, places), alpha=scale)
+
+
+def _take(here: ChunkState, name: str, chunk: Chunk) -> Tensor:
+    """A chunk's gradient, which leaves zeros behind."""
+    rows = here.tables[name][chunk.rows]
+    taken = rows.clone()
+    rows.zero_()
+    return taken
+
+
+def refresh(state: RankState, op: Op, epoch: int) -> int:
+    here = chunk_state(state)
+    here.tables[op.writes[0]].copy_(here.tables[op.reads[0]])
+    return 0
+
+
+def turn(state: RankState, op: Op, epoch: int) -> int:
+    """This epoch's late gradients are the next one's old ones."""
+    here = chunk_state(state)
+    here.tables[op.writes[0]].copy_(here.tables[op.reads[0]])
+    here.tables[op.reads[0]].zero_()
+    return 0
+
+
+CHUNKS: MappingProxyType[str, Callable[[RankState, Op, int], int]] = MappingProxyType(
+    {
+        "shuffle": shuffle,
+        "forward_chunk": forward,
+        "loss_chunk": loss,
+        "backward_chunk": backward,
+        "refresh": refresh,
+        "turn": turn,
+    }
+)

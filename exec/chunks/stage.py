@@ -1,0 +1,238 @@
+"""A stage of a pipeline: some layers of the model on chunks of the whole graph, one chunk per slot.
+
+Rows of all nodes lie in one table per layer, chunk after chunk. A chunk reads the rows of its halo nodes from there if
+their chunk came before it in this epoch, else from the snapshot; only the former get a gradient. Dropout is drawn anew
+for every (epoch, layer, chunk), so that what is computed does not depend on how layers are spread over stages.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from halocast.exec.launch.job import Job, read_part
+from halocast.exec.run.state import OPTIMIZERS, Epoch, RankState, block_of, flatten
+from halocast.exec.transport.comm import Channel, Link, all_reduce
+from halocast.graph.chunks import needed_rows, table_rows, whole
+from halocast.graph.parts import Part
+from halocast.models.modules import NEIGHBOURS, Block
+from halocast.schedule.ir import Kind, Op, Schedule
+
+FORWARD = "forward_chunk"
+FIRST, FIRST_GRAD = "h.1", "gfirst"
+NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
+ORDER_STREAM, DROPOUT_STREAM = 0, 1
+
+
+def make_state(job: Job, directory: Path, rank: int, link: Link) -> RankState:
+    """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
+    if not any(op.verb == FORWARD for op in job.schedule.ops):
+        return RankState(job, read_part(directory, rank), link)
+    first = read_part(directory, 0)
+    return ChunkState(job, [first, *(read_part(directory, k) for k in range(1, first.num_parts))], rank, link)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chunk:
+    number: int
+    rows: slice  # of the tables
+    halo: Tensor  # rows of the tables
+    owners: Tensor  # the chunk of every halo row
+    block: Block
+    masks: list[tuple[Tensor, Tensor]]  # rows of the chunk and their labels, per mask
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.block.in_degree)
+
+
+class ChunkState(RankState):
+    """What a stage holds beside a rank's usual state: the chunks, and tables of rows by buffer name."""
+
+    def __init__(self, job: Job, parts: list[Part], rank: int, link: Link) -> None:
+        dtype = getattr(torch, job.settings.dtype)
+        self.chunks = _chunks(parts, dtype, link)
+        super().__init__(job, whole(parts, rank), link)
+        ops = job.schedule.by_rank[rank]
+        self.layers = sorted({op.index[0] for op in ops if op.verb == FORWARD})
+        self._own_weights()
+        self.shuffles = any(op.verb == "shuffle" for op in ops)
+        self.messages = numbered(job.schedule)
+        self.num_slots = sum(op.verb == FORWARD and op.index[0] == self.layers[0] for op in ops)
+        self.num_ways = len(parts) // self.num_slots
+        self._meet_ways(parts)
+        self.made: dict[
+            tuple[int, int], tuple[Tensor, Tensor, Tensor | None]
+        ] = {}  # by layer and chunk, until backward
+        self.tables = self._tables()
+        self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
+        if not any(op.verb == "loss_chunk" for op in ops):
+            self.history = [Epoch(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.num_epochs)]
+
+    def _own_weights(self) -> None:
+        """Flat weights and an optimizer of this stage's layers alone."""
+        norms = [self.model.norms[layer] for layer in self.layers if layer < self.job.spec.layers - 1]
+        self.own = nn.ModuleList([*(self.model.linears[layer] for layer in self.layers), *norms])
+        for weight in self.model.parameters():
+            weight.data, weight.grad = weight.data.clone(), None
+        self.weights, self.grads = flatten(self.own)
+        self.kept_grads, self.fetched = torch.zeros_like(self.grads), self.weights.detach().clone()
+        settings = self.job.settings
+        self.optimizer = OPTIMIZERS[settings.optimizer](
+            [self.weights], lr=settings.lr, weight_decay=settings.weight_decay
+        )
+
+    def _meet_ways(self, parts: list[Part]) -> None:
+        """Which way this is, the process group of the stage's ways, and who needs which rows; all ranks call it."""
+        self.way, self.ways_group = 0, None
+        self.ways_ranks: tuple[int, ...] = (self.rank,)
+        reduces = {op.name: self.schedule.group(op) for op in self.schedule.ops if op.verb == "reduce_ways"}
+        for ranks in dict.fromkeys(reduces[name] for name in sorted(reduces)):
+            group = dist.new_group(list(ranks), timeout=timedelta(seconds=self.link.timeout_s))
+            if self.rank in ranks:
+                self.way, self.ways_group, self.ways_ranks = ranks.index(self.rank), group, ranks
+        needed = needed_rows(parts, self.num_ways)
+        self.needed = [[torch.from_numpy(rows).to(self.link.device) for rows in ways] for ways in needed]
+
+    def _channels(self) -> dict[str, Channel]:
+        """None: what is exchanged changes with the chunk in a slot."""
+        return {}
+
+    def _tables(self) -> dict[str, Tensor]:
+        """A table per buffer that holds rows of all nodes."""
+        buffers = [b for b in self.schedule.buffers if b.rank == self.rank and b.persistent and _is_table(b.name)]
+        num_nodes = self.part.num_inner
+        made = {b.name: b.num_bytes // self.features.element_size() // num_nodes for b in buffers}
+        tables = {name: self.features.new_zeros((num_nodes, width)) for name, width in made.items() if name != "h.0"}
+        return tables | {"h.0": self.features}
+
+    def _precompute(self) -> Tensor:
+        neighbours = NEIGHBOURS[self.job.spec.kind]
+        with torch.no_grad():
+            return torch.cat(
+                [neighbours(c.block, torch.cat([self.features[c.rows], self.features[c.halo]])) for c in self.chunks]
+            )
+
+    def order(self, epoch: int) -> tuple[int, ...]:
+        """The chunk in every slot; the same on all stages."""
+        numbers = tuple(range(self.num_slots))
+        return drawn_order(len(numbers), self.job.settings.seed, epoch) if self.shuffles else numbers
+
+    def in_slot(self, op: Op, epoch: int) -> Chunk:
+        return self.chunk_of(op, self.way, epoch)
+
+    def chunk_of(self, op: Op, way: int, epoch: int) -> Chunk:
+        """The chunk that a way has in a slot."""
+        return self.chunks[way * self.num_slots + self.order(epoch)[op.index[-1]]]
+
+    def rows_of_slot(self, name: str, op: Op, epoch: int) -> Tensor:
+        return self.tables[name][self.in_slot(op, epoch).rows]
+
+    def divided(self, chunk: Chunk, epoch: int) -> tuple[Tensor, Tensor]:
+        """Places in the halo of rows that are fresh, and of those from the snapshot; all layers ask for the same.
+
+        A row is fresh if its chunk came before this one, or comes beside it in another way.
+        """
+        known = self._divided.get(chunk.number)
+        if known is None or known[0] != epoch:
+            turn = torch.from_numpy(np.argsort(self.order(epoch))).to(chunk.owners.device)
+            fresh = turn[chunk.owners % self.num_slots] <= turn[chunk.number % self.num_slots]
+            known = self._divided[chunk.number] = epoch, fresh.nonzero().flatten(), (~fresh).nonzero().flatten()
+        return known[1], known[2]
+
+    def joined(self, layer: int, chunk: Chunk, epoch: int) -> Tensor:
+        """The chunk's rows, and those of its halo if the layer aggregates: fresh, or of the snapshot."""
+        table, num_own = self.tables[f"h.{layer}"], chunk.num_rows
+        if not self.job.spec.aggregates(layer):
+            return table[chunk.rows].clone()
+        rows = table.new_empty((num_own + len(chunk.halo), table.shape[1]))
+        rows[:num_own] = table[chunk.rows]
+        torch.index_select(table, 0, chunk.halo, out=rows[num_own:])
+        _, old = self.divided(chunk, epoch)
+        if layer > 0 and len(old):
+            snapshot = self.tables[f"hist.{layer}"].index_select(0, chunk.halo[old])
+            rows[num_own:].index_copy_(0, old, snapshot)
+        return rows
+
+    def draw_dropout(self, epoch: int, layer: int, chunk: Chunk) -> None:
+        words = (self.job.settings.seed, DROPOUT_STREAM, epoch, layer, chunk.number)
+        seed = int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for other devices, 60 times as long
+        if self.link.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Exact logits of all nodes, on every rank, with the weights of all stages."""
+        self._share_weights()
+        self.model.eval()
+        rows = first = self.features
+        spec = self.job.spec
+        for layer in range(spec.layers):
+            made = []
+            for c in self.chunks:
+                given = torch.cat([rows[c.rows], rows[c.halo]]) if spec.aggregates(layer) else rows[c.rows]
+                aggregated = self.aggregated[c.rows] if self.aggregated is not None and layer == 0 else None
+                mixed = first[c.rows] if spec.mixes_first(layer) else None
+                made.append(self.model.layer(layer, given, c.block, aggregated, mixed))
+            rows = torch.cat(made)
+            first = rows if layer == 0 else first
+        self.model.train()
+        return rows
+
+    def _share_weights(self) -> None:
+        """Every stage's layers to all ranks."""
+        own = {id(weight) for weight in self.own.parameters()}
+        weights = list(self.model.parameters())
+        flat = torch.cat([w.detach().reshape(-1) * (id(w) in own and self.way == 0) for w in weights])
+        all_reduce(self.link, flat, "weights of all stages")
+        for weight, value in zip(weights, torch.split(flat, [w.numel() for w in weights]), strict=True):
+            if id(weight) not in own:
+                weight.data.copy_(value.view_as(weight))
+
+
+def numbered(schedule: Schedule) -> dict[str, int]:
+    """The messages of a schedule; both ends number them alike."""
+    names = sorted({op.name for op in schedule.ops if op.kind in (Kind.SEND, Kind.EXCHANGE)})
+    return {name: number for number, name in enumerate(names)}
+
+
+@lru_cache(maxsize=4)
+def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
+    return tuple(np.random.default_rng((seed, ORDER_STREAM, epoch)).permutation(num_chunks).tolist())
+
+
+def _is_table(name: str) -> bool:
+    return name.partition(".")[0] in ("h", "hist", "gh", "glate", "gold", FIRST_GRAD)
+
+
+def _chunks(parts: list[Part], dtype: torch.dtype, link: Link) -> list[Chunk]:
+    bounds = np.cumsum([0, *(part.num_inner for part in parts)]).tolist()
+    made = []
+    for number, (part, halo) in enumerate(zip(parts, table_rows(parts), strict=True)):
+        owners = np.repeat(np.arange(len(parts)), np.diff(part.halo_offsets))
+        masks = [np.flatnonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]
+        made.append(
+            Chunk(
+                number=number,
+                rows=slice(bounds[number], bounds[number + 1]),
+                halo=torch.from_numpy(halo).to(link.device),
+                owners=torch.from_numpy(owners).to(link.device),
+                block=block_of(part, dtype, link.device),
+                masks=[
+                    (torch.from_numpy(rows).to(link.device), torch.from_numpy(part.labels[rows]).to(link.device))
+                    for rows in masks
+                ],
+            )
+        )
+    return made
+
+
+def chunk_state(state: RankState) -> ChunkState:
+    assert isinstance(state, ChunkState), "a schedule with slots has chunks"
+    return state

@@ -1,0 +1,133 @@
+"""What the ops of sampling methods do: draw rows or edges, trade ids, build the local graph that remains."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from halocast.exec.run.drawn import Ids, build_block
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.channels import count_of
+from halocast.graph.graph import Ints, Mask
+from halocast.graph.parts import Part
+from halocast.graph.sampling import (
+    Picked,
+    draw_boundary,
+    drop,
+    drop_probabilities,
+    dropped_by_boundary,
+    edges_of_rows,
+    inner_edges,
+    joined,
+    needed_halo,
+    picked,
+    self_loops,
+)
+from halocast.graph.spread import Reals
+from halocast.schedule.ir import Op, Rows
+
+Handler = Callable[[RankState, Op, int], int]
+
+
+def sample_rows(state: RankState, op: Op, epoch: int) -> int:
+    """Boundary rows, drawn by their owner."""
+    params = dict(op.work.params)
+    drawn = draw_boundary(
+        state.part.send_offsets, float(params["rate"]), seed=int(params["seed"]), rank=state.rank, epoch=epoch
+    )
+    state.put(op, op.writes[0], sent_ids(state, drawn), epoch)
+    return 0
+
+
+def sample_drop(state: RankState, op: Op, epoch: int) -> int:
+    """As many edges dropped as boundary sampling would drop, of those from halo nodes or of all but self-loops."""
+    params, part = dict(op.work.params), state.part
+    candidates = CANDIDATES[params["of"]](part)
+    num_dropped = dropped_by_boundary(part, float(params["rate"]))
+    kept = drop(candidates, num_dropped, seed=int(params["seed"]), rank=part.rank, epoch=epoch)
+    weights = 1 / drop_probabilities(candidates, num_dropped)[kept] if num_dropped else None
+    state.put(op, op.writes[0], edge_ids(state, kept, weights), epoch)
+    return 0
+
+
+CANDIDATES: Mapping[str, Callable[[Part], Mask]] = MappingProxyType(
+    {"cut": lambda part: ~inner_edges(part), "all": lambda part: ~self_loops(part)}
+)
+
+
+def sent_ids(state: RankState, drawn: Picked) -> Ids:
+    return Ids(picked=drawn, rows=state.send_rows[_tensor(state, drawn.places(state.part.send_offsets))])
+
+
+def edge_ids(state: RankState, kept: Mask, weights: Reals | None) -> Ids:
+    """The halo rows that the kept edges need."""
+    halo = needed_halo(state.part, kept)
+    lists = picked(halo, state.part.halo_offsets)
+    return Ids(picked=lists, rows=_tensor(state, halo), kept=kept, weights=weights)
+
+
+def exchange_ids(state: RankState, op: Op, epoch: int) -> int:
+    """Tell the other end which rows travel; if it cannot know how many, that comes first."""
+    ids: Ids = state.value(op, op.reads[0], epoch)
+    channel, num_bytes = state.channels[op.name], 0
+    counts = channel.recv_rows
+    if count_of(op) in state.channels:
+        num_bytes, counts = _announce(state, op, epoch, ids)
+        state.announced[op.name][epoch] = counts
+    num_bytes += channel.run(epoch, _tensor(state, _marked(ids)).reshape(-1, 1))
+    state.announced[op.name].pop(epoch, None)
+    came = channel.read(epoch).flatten().cpu().numpy()
+    found = joined(np.split(np.where(came < 0, ~came, came), np.cumsum(counts)[:-1]))
+    halo = state.rows_of(op.writes[0]) is Rows.HALO_IDS
+    state.put(op, op.writes[0], halo_ids(state, found) if halo else sent_ids(state, found), epoch)
+    if len(op.writes) > 1:
+        places = found.places(state.part.send_offsets)[came >= 0]
+        state.put(op, op.writes[1], sent_ids(state, picked(places, state.part.send_offsets)), epoch)
+    return num_bytes
+
+
+def _marked(ids: Ids) -> Ints:
+    """A cached row's id travels as its complement: later layers need the row, layer 0 has it."""
+    return ids.picked.ids if ids.cached is None else np.where(ids.cached, ~ids.picked.ids, ids.picked.ids)
+
+
+def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list[int]]:
+    """How many ids come from each rank."""
+    channel = state.channels[count_of(op)]
+    said = np.array(ids.counts)[np.array(channel.send_rows) > 0]
+    num_bytes = channel.run(epoch, _tensor(state, said).reshape(-1, 1))
+    counts = np.zeros(len(channel.recv_rows), np.int64)
+    counts[np.array(channel.recv_rows) > 0] = channel.read(epoch).flatten().cpu().numpy()
+    found: list[int] = counts.tolist()
+    return num_bytes, found
+
+
+def halo_ids(state: RankState, came: Picked) -> Ids:
+    return Ids(picked=came, rows=_tensor(state, came.places(state.part.halo_offsets)))
+
+
+def rebuild(state: RankState, op: Op, epoch: int) -> int:
+    """The local graph of the drawn edges, or of the halo rows that arrive; theirs count for those that do not."""
+    part = state.part
+    ids: Ids = state.read(op, Rows.HALO_IDS, epoch)
+    if ids.kept is not None:
+        state.put(op, op.writes[0], build_block(part, state.block, ids.kept, ids.weights), epoch)
+        return 0
+    places = ids.picked.places(part.halo_offsets)
+    graph = build_block(part, state.block, edges_of_rows(part, places), None)
+    scale = np.repeat(ids.picked.scale(part.halo_offsets), ids.picked.counts).reshape(-1, 1)
+    some = replace(graph, scale=torch.from_numpy(scale).to(state.features)) if (scale != 1).any() else graph
+    state.put(op, op.writes[0], some, epoch)
+    return 0
+
+
+def _tensor(state: RankState, array: Ints) -> Tensor:
+    return torch.from_numpy(array).to(state.link.device)
+
+
+SAMPLING: Mapping[str, Handler] = MappingProxyType(
+    {"sample_rows": sample_rows, "sample_drop": sample_drop, "rebuild": rebuild}
+)

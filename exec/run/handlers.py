@@ -1,0 +1,191 @@
+"""What ops do on a rank: a table by verb for COMPUTE, by kind for communication. No method is named here."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from halocast.base.errors import InputError
+from halocast.exec.chunks.ops import CHUNKS
+from halocast.exec.run.drawn import Ids, LocalBlock
+from halocast.exec.run.draws import SAMPLING, exchange_ids
+from halocast.exec.run.first import leaf_of_first, pass_first, with_first
+from halocast.exec.run.importance import IMPORTANCE
+from halocast.exec.run.row_errors import note_features, note_gradients
+from halocast.exec.run.state import Epoch, RankState
+from halocast.exec.store.ops import pull, push
+from halocast.exec.transport.comm import all_reduce, barrier
+from halocast.exec.transport.pairs import WAYS, receive, send
+from halocast.models.modules import summed_loss
+from halocast.schedule.ir import COLLECTIVE, IDS, Kind, Op, Rows, Schedule
+
+Handler = Callable[[RankState, Op, int], int]
+BY_VERB = frozenset({Kind.COMPUTE, Kind.SAMPLE})
+
+
+def handle(state: RankState, op: Op, epoch: int) -> int:
+    """Do what the op says; returns the bytes it sent."""
+    return (VERBS[op.verb] if _is_by_verb(op) else KINDS[op.kind])(state, op, epoch)
+
+
+def _is_by_verb(op: Op) -> bool:
+    """Work is found by its verb, and so are the messages among some ranks only; all others by their kind."""
+    return op.kind in BY_VERB or op.verb in WAYS
+
+
+def require_handlers(schedule: Schedule) -> None:
+    """Refuse a schedule before any work is done if some op has no handler."""
+    for op in schedule.ops:
+        table, key = (VERBS, op.verb) if _is_by_verb(op) else (KINDS, op.kind)
+        if key not in table:
+            raise InputError(f"op {op.label}: the executor has no handler for {key!r} (has: {', '.join(table)})")
+        if op.verb in WAYS:
+            continue
+        if op.kind is Kind.EXCHANGE and (not op.writes or not _moves_one(schedule, op)):
+            raise InputError(f"op {op.label}: the executor exchanges one buffer into another, not {op.reads}")
+        if op.kind in COLLECTIVE and len(schedule.group(op)) != schedule.num_ranks:
+            raise InputError(f"op {op.label}: the executor's collectives need all ranks, not {schedule.group(op)}")
+
+
+def _moves_one(schedule: Schedule, op: Op) -> bool:
+    """Whether all that an exchange reads after its first buffer are ids, which say what of it is moved."""
+    others = [schedule.buffer(op.rank, name) for name in op.reads[1:]]
+    return bool(op.reads) and all(buffer is not None and buffer.rows in IDS for buffer in others)
+
+
+def forward(state: RankState, op: Op, epoch: int) -> int:
+    """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
+    (layer,) = op.index
+    inner, halo = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.HALO, epoch)
+    graph: LocalBlock | None = state.read(op, Rows.GRAPH, epoch)
+    block = state.block if graph is None else graph.block
+    if halo is not None and state.job.settings.errors:
+        note_features(state, layer, epoch, inner.detach(), halo, None if graph is None else graph.halo)
+    scale = _scale(state, layer, graph)
+    halo = halo if scale is None else halo * scale
+    rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
+    rows.requires_grad_(layer > 0)
+    first = leaf_of_first(state, op, epoch)
+    out = state.model.layer(layer, rows, block, state.aggregated if layer == 0 else None, first)
+    state.saved[layer] = rows, out
+    state.write(op, Rows.INNER, out.detach(), epoch)
+    return 0
+
+
+def loss(state: RankState, op: Op, epoch: int) -> int:
+    """The local share of the mean loss over all train nodes, and its gradient."""
+    logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
+    share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
+    state.write(op, Rows.INNER, torch.autograd.grad(share * op.work.scale, logits)[0], epoch)
+    state.history.append(Epoch(loss=float(share.detach()), hits=state.score(logits.detach())))
+    return 0
+
+
+def backward(state: RankState, op: Op, epoch: int) -> int:
+    """Add what the users of our rows sent back, then the layer's gradients; weight gradients accumulate in `grads`."""
+    (layer,) = op.index
+    grad, returned = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.SENT, epoch)
+    sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
+    if returned is not None and state.job.settings.errors and sent is None:  # else other rows than those made now
+        note_gradients(state, layer + 1, epoch, returned)
+    if returned is not None and len(returned):
+        grad.index_add_(0, state.send_rows if sent is None else sent.rows, returned)
+    rows, out = state.saved.pop(layer)
+    torch.autograd.backward(out, with_first(state, op, epoch, grad))
+    pass_first(state, op, epoch)
+    if rows.grad is not None:
+        scale = _scale(state, layer, state.read(op, Rows.GRAPH, epoch))
+        if scale is not None:
+            rows.grad[state.block.num_inner :].mul_(scale)
+        state.write(op, Rows.INNER, rows.grad[: state.block.num_inner], epoch)
+        state.write(op, Rows.HALO, rows.grad[state.block.num_inner :], epoch)
+        if state.job.settings.errors:
+            state.made_grads[layer] = rows.grad[state.block.num_inner :]
+    return 0
+
+
+def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | None:
+    """What halo rows are multiplied by, since only some of them are there."""
+    return None if graph is None or state.job.spec.attends(layer) else graph.scale
+
+
+def step(state: RankState, op: Op, epoch: int) -> int:
+    if state.job.settings.audit:
+        state.kept_grads.copy_(state.grads)
+    state.optimizer.step()
+    state.grads.zero_()
+    state.note_weights(op)
+    return 0
+
+
+def smooth(state: RankState, op: Op, epoch: int) -> int:
+    """A running mean of what arrives, in place; it begins at the initial value of what it averages."""
+    received, mean = op.reads
+    rows = state.value(op, received, epoch)
+    if mean not in state.kept:
+        state.kept[mean] = state.initial(received).clone()
+    state.put(op, mean, state.kept[mean].mul_(op.work.scale).add_(rows, alpha=1 - op.work.scale), epoch)
+    return 0
+
+
+def exchange(state: RankState, op: Op, epoch: int) -> int:
+    """Rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
+    if state.rows_of(op.reads[0]) in IDS:
+        return exchange_ids(state, op, epoch)
+    rows = state.value(op, op.reads[0], epoch)
+    made = state.instance(op, op.reads[0], epoch)
+    state.ages.made[op.name][epoch] = epoch if made is None else made  # what nobody writes is as new as can be
+    buffer = state.schedule.buffer(op.rank, op.reads[0])
+    assert buffer is not None
+    channel = state.channels[op.name]
+    sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
+    picked = state.send_rows if sent is None else sent.rows
+    packed = channel.pack(rows.detach(), picked) if buffer.rows is Rows.INNER else rows.detach()
+    return channel.run(epoch, packed)
+
+
+def reduce(state: RankState, op: Op, epoch: int) -> int:
+    """Sum a flat tensor over all ranks, each with its share."""
+    values = {"grads": state.grads, "weights": state.weights.detach()}[op.reads[0]]
+    if op.work.scale != 1:
+        values.mul_(op.work.scale)
+    num_bytes = all_reduce(state.link, values, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
+    state.note_weights(op)
+    return num_bytes
+
+
+def meet(state: RankState, op: Op, epoch: int) -> int:
+    return barrier(state.link, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
+
+
+def _given(value: Tensor | None) -> Tensor:
+    assert value is not None, "the checker saw to it that the op reads such a buffer"
+    return value
+
+
+VERBS: MappingProxyType[str, Handler] = MappingProxyType(
+    {
+        "forward": forward,
+        "loss": loss,
+        "backward": backward,
+        "step": step,
+        "smooth": smooth,
+        "smooth_grad": smooth,
+        **SAMPLING,
+        **IMPORTANCE,
+        **CHUNKS,
+        **WAYS,
+    }
+)
+KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
+    {
+        Kind.EXCHANGE: exchange,
+        Kind.SEND: send,
+        Kind.RECV: receive,
+        Kind.ALLREDUCE: reduce,
+        Kind.BARRIER: meet,
+        Kind.PUSH: push,
+        Kind.PULL: pull,
+    }
+)

@@ -1,0 +1,174 @@
+"""Neighbours drawn by importance: what every edge is worth, the draw, and a cache of rows that are needed often.
+
+The draw plans the cache: it knows which rows will be there when its epoch comes, since rows enter the cache in the
+order of the draws that ask for them. What it plans, `recall` does when the rows arrive.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from halocast.exec.run.drawn import Ids
+from halocast.exec.run.draws import edge_ids, halo_ids
+from halocast.exec.run.state import RankState
+from halocast.graph.graph import Mask
+from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
+from halocast.graph.odds import Important
+from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
+from halocast.graph.spread import Reals
+from halocast.schedule.ir import Op, Rows
+
+Handler = Callable[[RankState, Op, int], int]
+
+
+@dataclass(slots=True)
+class Plan:
+    """The cache as the draws see it: which halo rows belong in it, and which of them have been asked for."""
+
+    version: int  # of the probabilities
+    chosen: Mask
+    asked: Mask
+
+
+@dataclass(slots=True)
+class Cache:
+    """The cache as it is: rows, and where among them a halo row is (-1: nowhere)."""
+
+    rows: Tensor
+    place: Tensor
+
+
+def sample_edges(state: RankState, op: Op, epoch: int) -> int:
+    """Edges of a coming epoch, each with its own probability, and the halo rows they need."""
+    params, part = dict(op.work.params), state.part
+    version, p = _odds(state, op, epoch)
+    kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]))
+    weights = edge_weights(Weighting(params["weighting"]), part.indptr, p, kept)
+    ids = edge_ids(state, kept, weights if (weights != 1).any() else None)
+    if "cache" in params:
+        ids = _planned(state, params, version, p, ids)
+        state.put(op, op.writes[1], _without_cached(state, ids), epoch)
+    state.put(op, op.writes[0], ids, epoch)
+    return 0
+
+
+def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
+    """The newest probabilities and their epoch; before the first, all rows count as equally long."""
+    instance = state.instance(op, op.reads[0], epoch) if op.reads else -1
+    if instance is None or instance < 0:
+        if "odds" not in state.notes:
+            state.notes["odds"] = _rule(op).of(state.part)
+        return -1, state.notes["odds"]
+    found: Reals = state.value(op, op.reads[0], epoch).astype(np.float64)
+    return instance, found
+
+
+def _planned(state: RankState, params: dict[str, str], version: int, p: Reals, ids: Ids) -> Ids:
+    plan: Plan | None = state.notes.get("plan")
+    if plan is None or plan.version != version:
+        chosen = choose_cache(
+            CachePolicy(params["policy"]),
+            float(params["cache"]),
+            state.part,
+            halo_inclusion(state.part, p),
+            seed=int(params["seed"]),
+        )
+        asked = np.zeros_like(chosen) if plan is None else plan.asked & chosen
+        plan = state.notes["plan"] = Plan(version, chosen, asked)
+    needed = ids.rows.cpu().numpy()
+    cached = plan.asked[needed]
+    plan.asked[needed] |= plan.chosen[needed]
+    return replace(ids, cached=cached, to_cache=plan.chosen)
+
+
+def _without_cached(state: RankState, ids: Ids) -> Ids:
+    assert ids.cached is not None
+    return halo_ids(state, picked(ids.rows.cpu().numpy()[~ids.cached], state.part.halo_offsets))
+
+
+def recall(state: RankState, op: Op, epoch: int) -> int:
+    """Received rows and cached ones in one tensor; then the cache takes what it should have and drops the rest."""
+    received = state.read(op, Rows.HALO, epoch)
+    ids: Ids = state.read(op, Rows.HALO_IDS, epoch)
+    if ids.cached is None or ids.to_cache is None:  # nothing has been drawn by then
+        state.write(op, Rows.HALO, received, epoch)
+        return 0
+    cache = _cache(state, op, received)
+    cached, chosen = (torch.from_numpy(mask).to(received.device) for mask in (ids.cached, ids.to_cache))
+    rows = received.new_empty((len(ids.rows), received.shape[1]))
+    rows[~cached] = received
+    rows[cached] = cache.rows[cache.place[ids.rows[cached]]]
+    cache.place[~chosen] = -1
+    new = ids.rows[~cached & chosen[ids.rows]]
+    free = torch.ones(len(cache.rows), dtype=torch.bool, device=rows.device)
+    free[cache.place[cache.place >= 0]] = False
+    cache.place[new] = free.nonzero().flatten()[: len(new)]
+    cache.rows[cache.place[new]] = rows[~cached & chosen[ids.rows]]
+    state.write(op, Rows.HALO, rows, epoch)
+    return 0
+
+
+def _cache(state: RankState, op: Op, like: Tensor) -> Cache:
+    if "cache" not in state.notes:
+        buffer = state.schedule.buffer(op.rank, op.writes[1])
+        assert buffer is not None
+        size = buffer.num_bytes // (like.shape[1] * like.element_size())
+        place = torch.full((state.part.num_halo,), -1, dtype=torch.int64, device=like.device)
+        state.notes["cache"] = Cache(like.new_zeros((size, like.shape[1])), place)
+    found: Cache = state.notes["cache"]
+    return found
+
+
+@torch.no_grad()
+def weigh(state: RankState, op: Op, epoch: int) -> int:
+    """Probabilities from the lengths of rows after a layer's matrix: own rows, and halo rows as last received."""
+    part, spec = state.part, state.job.spec
+    (drawn,) = (name for name in op.reads if state.rows_of(name) is Rows.HALO_IDS)
+    ids: Ids = state.value(op, drawn, epoch)
+    came = state.instance(op, drawn, epoch) != -1  # before, halo rows are zeros and say nothing
+    norms = state.notes.setdefault("norms", np.full((spec.layers, part.num_inner + part.num_halo), np.nan))
+    here = ids.rows.cpu().numpy() + part.num_inner
+    inner = [name for name in op.reads if state.rows_of(name) is Rows.INNER]
+    halo = [name for name in op.reads if state.rows_of(name) is Rows.HALO]
+    for layer, own, others in zip(spec.exchanged_layers, inner, halo, strict=True):
+        matrix = _neighbour_matrix(state.model.linears[layer])
+        norms[layer, : part.num_inner] = _squares(state.value(op, own, epoch), matrix)
+        if came:
+            norms[layer, here] = _squares(state.value(op, others, epoch), matrix)
+    length = _joined(norms[list(spec.exchanged_layers)])
+    state.put(op, op.writes[0], _rule(op).given(part, length).astype(np.float32), epoch)
+    return 0
+
+
+def _rule(op: Op) -> Important:
+    params = dict(op.work.params)
+    return Important(eps=float(params["eps"]), least=int(params["least"]), symmetric=params["symmetric"] == "1")
+
+
+def _squares(rows: Tensor, matrix: Tensor | None) -> Reals:
+    made = rows if matrix is None else rows @ matrix.T
+    found: Reals = made.square().sum(1).cpu().numpy().astype(np.float64)
+    return found
+
+
+def _neighbour_matrix(linear: nn.Module) -> Tensor | None:
+    """What a layer multiplies its neighbours' rows with."""
+    for name in ("neighbours", "rows"):
+        module = getattr(linear, name, None)
+        if isinstance(module, nn.Linear):
+            return module.weight
+    return None
+
+
+def _joined(squares: Reals) -> Reals:
+    """Lengths over all layers; a row that never came counts as the mean of those that did."""
+    known = ~np.isnan(squares)
+    means = np.where(known, squares, 0).sum(1) / np.maximum(known.sum(1), 1)
+    return np.asarray(np.sqrt(np.where(known, squares, means[:, None]).sum(0)))
+
+
+IMPORTANCE: Mapping[str, Handler] = MappingProxyType({"sample_edges": sample_edges, "weigh": weigh, "recall": recall})

@@ -1,0 +1,71 @@
+"""The null executor: the same interpreter on every rank, as threads of one process, with messages but no work.
+
+It runs any legal schedule without torch or hardware; a deadlock shows as a RunError that names who waits for whom.
+"""
+
+import threading
+from collections import defaultdict
+
+from halocast.base.errors import RunError
+from halocast.exec.run.interpret import Interpreter
+from halocast.schedule.ir import MATCHED, Op, Schedule
+from halocast.schedule.trace import Trace
+
+
+class _Post:
+    """Remembers which ranks have started which communication; an op may end when all its partners have started."""
+
+    def __init__(self, schedule: Schedule, timeout_s: float) -> None:
+        self._schedule = schedule
+        self._timeout_s = timeout_s
+        self._started: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._changed = threading.Condition()
+        self._failed = False
+
+    def handle(self, op: Op, epoch: int) -> int:
+        if op.kind in MATCHED:
+            self._meet(op, epoch)
+        return self._schedule.num_bytes(op)
+
+    def _meet(self, op: Op, epoch: int) -> None:
+        needed = set(self._schedule.partners(op))
+        with self._changed:
+            here = self._started[op.name, epoch]
+            here.add(op.rank)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._failed or needed <= here, self._timeout_s)
+        if not needed <= here:
+            missing = sorted(needed - here)
+            raise RunError(f"rank {op.rank}, epoch {epoch}: {op.name} waited for ranks {missing}")
+
+    def fail(self) -> None:
+        with self._changed:
+            self._failed = True
+            self._changed.notify_all()
+
+
+def execute_null(schedule: Schedule, num_epochs: int, timeout_s: float = 20.0) -> Trace:
+    """Interpret every rank's ops for real, but do nothing in them; the spans say in which order things happened."""
+    post = _Post(schedule, timeout_s)
+    ranks = [
+        Interpreter(schedule=schedule, rank=rank, handle=post.handle, timeout_s=timeout_s)
+        for rank in range(schedule.num_ranks)
+    ]
+    errors: list[BaseException] = []
+
+    def run(interpreter: Interpreter) -> None:
+        try:
+            interpreter.run(range(num_epochs))
+        except BaseException as error:
+            errors.append(error)
+            post.fail()
+
+    threads = [threading.Thread(target=run, args=(interpreter,), daemon=True) for interpreter in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    spans = tuple(span for interpreter in ranks for span in interpreter.spans)
+    return Trace(source="null", num_ranks=schedule.num_ranks, num_epochs=num_epochs, spans=spans)

@@ -1,0 +1,276 @@
+"""What one rank holds while it trains: its part as tensors, the model with flat weights, values by buffer name."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from halocast.exec.launch.job import Job, Optimizer
+from halocast.exec.run.drawn import Ids, LocalBlock, all_ids
+from halocast.exec.run.interpret import Progress
+from halocast.exec.run.notes import AgeNotes, RowError
+from halocast.exec.store.kvs import Store
+from halocast.exec.transport.channels import make_channels
+from halocast.exec.transport.comm import Link, gather_once
+from halocast.graph.parts import Part
+from halocast.models.aggregate import neighbour_sum
+from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
+from halocast.schedule.ir import IDS, Buffer, Kind, Op, Rows
+from halocast.schedule.passes import read_lag
+
+OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
+    {Optimizer.ADAM: torch.optim.Adam, Optimizer.SGD: torch.optim.SGD}
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Epoch:
+    """What a rank knows of one epoch's outcome; sums over ranks give the loss and the scores."""
+
+    loss: float
+    hits: list[tuple[float, float]]  # (numerator, denominator) per mask, of the training forward
+
+
+def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
+    """Make all weights views of one tensor, and all gradients views of another: one all-reduce, one Adam step."""
+    weights = list(model.parameters())
+    flat = nn.Parameter(torch.cat([w.detach().reshape(-1) for w in weights]))
+    grads = torch.zeros_like(flat)
+    flat.grad = grads
+    start = 0
+    for weight in weights:
+        end = start + weight.numel()
+        weight.data = flat.data[start:end].view_as(weight)
+        weight.grad = grads[start:end].view_as(weight)
+        start = end
+    return flat, grads
+
+
+class RankState:
+    """The mutable state handlers work on; nothing here knows a method."""
+
+    def __init__(self, job: Job, part: Part, link: Link) -> None:
+        self.job, self.part, self.link = job, part, link
+        self.schedule = job.schedule
+        self.rank = part.rank
+        dtype = getattr(torch, job.settings.dtype)
+        self.features = self._tensor(part.features, dtype)
+        self.labels = self._tensor(part.labels)
+        masks = (part.train_mask, part.val_mask, part.test_mask)
+        self.mask_rows = [self._tensor(np.flatnonzero(mask)) for mask in masks]
+        self.mask_labels = [self.labels[rows] for rows in self.mask_rows]
+        self.send_rows = self._tensor(part.send_rows)
+        self.send_counts = np.diff(part.send_offsets).tolist()
+        self.recv_counts = np.diff(part.halo_offsets).tolist()
+        self.block = block_of(part, dtype, link.device)
+        self.model: Gnn = build_model(job.spec, job.settings.seed, dtype).to(link.device)
+        self.weights, self.grads = flatten(self.model)
+        self.optimizer = OPTIMIZERS[job.settings.optimizer](
+            [self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay
+        )
+        self.aggregated = self._precompute() if job.spec.precompute else None
+        self.saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self.firsts: dict[int, Tensor] = {}  # by layer: layer 0's output rows as mixed in there, until backward
+        self.kept = {"h.0": self.features}  # what nobody writes
+        self.values: dict[str, dict[int, Any]] = defaultdict(dict)  # buffer -> instance -> value
+        self.announced: dict[str, dict[int, list[int]]] = defaultdict(
+            dict
+        )  # exchange of ids, instance -> from each rank
+        self.notes: dict[str, Any] = {}  # what handlers remember from epoch to epoch
+        self.store: Store | None = None
+        self.fetched = self.weights.detach().clone()  # the weights as they were last taken from the store
+        self.versions: dict[str, dict[int, np.ndarray]] = defaultdict(dict)  # of rows pulled, as values
+        self.initials: dict[str, Any] = {}  # of buffers, before their first instance
+        self.ages = AgeNotes()
+        self.errors: list[RowError] = []
+        self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
+        self.history: list[Epoch] = []
+        self.weight_hashes: list[str] = []
+        self.kept_grads = torch.zeros_like(self.grads)
+        self.progress: Progress | None = None
+        self.sources = self._sources()
+        self.readers = self._readers()
+        self.channels = make_channels(self)
+
+    def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
+
+    def _precompute(self) -> Tensor:
+        """Neighbours of layer 0, exchanged and aggregated once before training."""
+        rows = torch.cat([self.features, self.gather(self.features, "precompute")])
+        with torch.no_grad():
+            return NEIGHBOURS[self.job.spec.kind](self.block, rows)
+
+    def gather(self, rows: Tensor, what: str) -> Tensor:
+        """Fresh halo rows, outside the schedule."""
+        return gather_once(self.link, rows[self.send_rows], self.send_counts, self.recv_counts, what)
+
+    def _sources(self) -> dict[tuple[str, str], tuple[Op, int]]:
+        """(op, buffer it reads) -> the writer it means and how many epochs back; looked up in every op."""
+        pairs = [(op, name) for op in self.schedule.by_rank[self.rank] for name in op.reads]
+        found = {(op.name, name): read_lag(self.schedule, op, name) for op, name in pairs}
+        return {key: seen for key, seen in found.items() if seen}
+
+    def _readers(self) -> dict[str, list[Op]]:
+        readers: dict[str, list[Op]] = defaultdict(list)
+        for op in self.schedule.by_rank[self.rank]:
+            for name in op.reads:
+                readers[name].append(op)
+        return readers
+
+    def read(self, op: Op, rows: Rows, epoch: int) -> Any:
+        """The value of the buffer with such rows that the op reads, as old as its lag says; None if it reads none."""
+        name = self._named(op.reads, rows)
+        return None if name is None else self.value(op, name, epoch)
+
+    def value(self, op: Op, name: str, epoch: int) -> Any:
+        """What the writer of `name` wrote in the instance that `op` means; its initial value before the first."""
+        instance = self.instance(op, name, epoch)
+        if instance is None:
+            return self.kept[name]
+        if instance < 0:
+            return self.initial(name)
+        writer, _ = self.sources[op.name, name]
+        if self._in_channel(writer, name):
+            channel = self.channels[writer.name]
+            self.ages.reads[op.name, name].append((epoch, writer.name, instance, channel.drawn_rows(instance)))
+            return channel.read(instance)
+        if instance in self.versions[name]:
+            versions = self.versions[name][instance]
+            self.ages.note_stored(op.name, name, epoch - versions[versions >= 0])
+        return self.values[name][instance]
+
+    def _in_channel(self, writer: Op, name: str) -> bool:
+        return writer.kind is Kind.EXCHANGE and self.rows_of(name) not in IDS
+
+    def instance(self, op: Op, name: str, epoch: int) -> int | None:
+        """The epoch of the writer that `op` means when it reads `name`; None where nobody writes it."""
+        found = self.sources.get((op.name, name))
+        return None if found is None else found[0].latest(epoch - found[1])
+
+    def write(self, op: Op, rows: Rows, value: Any, epoch: int) -> None:
+        """Keep a value for those who read it; other lanes may still want older ones."""
+        name = self._named(op.writes, rows)
+        if name is not None:
+            self.put(op, name, value, epoch)
+
+    def put(self, op: Op, name: str, value: Any, epoch: int) -> None:
+        instances = self.values[name]
+        for old in [e for e in list(instances) if self.is_read(op, name, e)]:
+            self._drop(name, old)
+        instances[epoch] = value
+
+    def _drop(self, name: str, instance: int) -> None:
+        self.values[name].pop(instance, None)
+        self.versions[name].pop(instance, None)
+
+    def forget(self, op: Op) -> None:
+        """Let go of what the op read and nobody will read again."""
+        for name in op.reads:
+            found = self.sources.get((op.name, name))
+            if found is not None and not self._in_channel(found[0], name):
+                for old in [e for e in list(self.values[name]) if self.is_read(found[0], name, e)]:
+                    self._drop(name, old)
+
+    def is_read(self, writer: Op, name: str, instance: int) -> bool:
+        return all(self.running().is_done(*last) for last in self.last_reads(writer, name, instance))
+
+    def last_reads(self, writer: Op, name: str, instance: int) -> Iterator[tuple[str, int]]:
+        """(reader, the last epoch in which it reads that instance) for every reader of a buffer."""
+        for reader in self.readers[name]:
+            lag = self.sources[reader.name, name][1]
+            yield reader.name, reader.latest(instance + writer.every - 1 + lag)
+
+    def _named(self, names: tuple[str, ...], rows: Rows) -> str | None:
+        return next((name for name in names if self.rows_of(name) is rows), None)
+
+    def rows_of(self, name: str) -> Rows:
+        return self._buffer(name).rows
+
+    def is_exact(self, name: str) -> bool:
+        return self._buffer(name).exact
+
+    def _buffer(self, name: str) -> Buffer:
+        buffer = self.schedule.buffer(self.rank, name)
+        assert buffer is not None, "the checker has seen it"
+        return buffer
+
+    def initial(self, name: str) -> Any:
+        """The value before the first instance: zeros, or what was put there before the run.
+
+        Nothing is drawn by then, so all rows are there, and the whole local graph.
+        """
+        if name not in self.initials:
+            self.initials[name] = INITIAL.get(self.rows_of(name), RankState._zeros)(self, name)
+        return self.initials[name]
+
+    def _zeros(self, name: str) -> Tensor:
+        buffer, itemsize = self._buffer(name), self.features.element_size()
+        all_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
+        num_rows = all_rows[buffer.rows]
+        row_bytes = max((op.work.row_bytes for op in self.schedule.writers(self.rank, name)), default=0)
+        return self.features.new_zeros(num_rows, (row_bytes or buffer.num_bytes // max(num_rows, 1)) // itemsize or 1)
+
+    def running(self) -> Progress:
+        assert self.progress is not None, "set before the first op runs"
+        return self.progress
+
+    def score(self, logits: Tensor) -> list[tuple[float, float]]:
+        pairs = zip(self.mask_rows, self.mask_labels, strict=True)
+        return [hits(logits[rows], labels) for rows, labels in pairs]
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Exact logits of the inner rows: evaluation mode, every halo row fresh."""
+        self.model.eval()
+        rows = first = self.features
+        for layer in range(self.job.spec.layers):
+            joined = rows
+            if self.job.spec.aggregates(layer) and self.part.num_parts > 1:
+                joined = torch.cat([rows, self.gather(rows, f"evaluation of layer {layer}")])
+            mixed = first if self.job.spec.mixes_first(layer) else None
+            rows = self.model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None, mixed)
+            first = rows if layer == 0 else first
+        self.model.train()
+        return rows
+
+    def note_weights(self, op: Op) -> None:
+        """Hash the weights after the op that makes them final for its epoch: the last one that writes them."""
+        last = [one for one in self.schedule.by_rank[self.rank] if "weights" in one.writes][-1]
+        if self.job.settings.audit and op.name == last.name:
+            self.weight_hashes.append(self.hash_weights())
+
+    def hash_weights(self) -> str:
+        return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()
+
+
+def block_of(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
+    indptr, indices = torch.from_numpy(part.indptr), torch.from_numpy(part.indices)
+    num_inner, num_cols = len(part.inner), len(part.inner) + len(part.halo)
+    aggregate = neighbour_sum(indptr.to(device), indices.to(device), num_cols)
+    degrees = [
+        torch.from_numpy(np.asarray(d)).to(device=device, dtype=dtype) for d in (part.in_degree, part.out_degree)
+    ]
+    return make_block(aggregate, degrees[0][:num_inner], degrees[1])
+
+
+def _all_halo(state: RankState, name: str) -> Ids:
+    rows = torch.arange(state.part.num_halo, device=state.link.device)
+    return all_ids(rows, state.part.halo_offsets)
+
+
+INITIAL: MappingProxyType[Rows, Callable[[RankState, str], Any]] = MappingProxyType(
+    {
+        Rows.SENT_IDS: lambda state, name: all_ids(state.send_rows, state.part.send_offsets),
+        Rows.HALO_IDS: _all_halo,
+        Rows.GRAPH: lambda state, name: LocalBlock(
+            state.block, torch.arange(state.part.num_halo, device=state.link.device)
+        ),
+    }
+)

@@ -1,0 +1,89 @@
+"""The channels of a rank's exchanges: their sizes, from the schedule or from ids that were drawn, and their buffers."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from halocast.exec.transport.comm import Channel, Sizes, rows_per_peer
+from halocast.schedule.ir import IDS, Kind, Op, Rows
+from halocast.schedule.passes import num_slots
+
+if TYPE_CHECKING:
+    from halocast.exec.run.state import RankState
+
+
+def make_channels(state: "RankState") -> dict[str, Channel]:
+    """One per exchange, and one more where the number of ids has to be said first."""
+    names = sorted({op.name for op in state.schedule.ops if op.kind is Kind.EXCHANGE})
+    made: dict[str, Channel] = {}
+    for op in state.schedule.by_rank[state.rank]:
+        if op.kind is Kind.EXCHANGE:
+            tag = names.index(op.name)
+            made[op.name] = _channel(state, op, tag, 2 * len(names))
+            if _is_drawn(state, op) and state.rows_of(op.reads[0]) in IDS:
+                made[count_of(op)] = _channel(state, op, tag + len(names), 2 * len(names), counts=True)
+    return made
+
+
+def count_of(op: Op) -> str:
+    """The channel on which an exchange of ids says how many there are."""
+    return f"{op.name}.count"
+
+
+def _channel(state: "RankState", op: Op, tag: int, num_tags: int, counts: bool = False) -> Channel:
+    moves, drawn = state.rows_of(op.reads[0]), _is_drawn(state, op) and not counts
+    send_rows, recv_rows = ([], []) if drawn else rows_per_peer(state.schedule, op)
+    if counts:  # a number to and from everybody with whom this rank has rows in common
+        lists = (state.send_counts, state.recv_counts)[:: -1 if op.work.transposed else 1]
+        send_rows, recv_rows = ([int(n > 0) for n in rows] for rows in lists)
+    like = state.features.new_empty(0, dtype=torch.int64) if moves in IDS else state.features
+    width = op.work.row_bytes // like.element_size()
+    # halo rows lie grouped by owner already and are sent from where they are
+    num_packed = sum(send_rows) if moves is Rows.INNER else 0
+    slots = num_slots(state.schedule, state.rank, op.writes[0])
+    return Channel(
+        op=op,
+        tag=tag,
+        num_tags=num_tags,
+        link=state.link,
+        send_rows=send_rows,
+        recv_rows=recv_rows,
+        packed=like.new_empty((num_packed, width)),
+        ring=[like.new_zeros((sum(recv_rows), width)) for _ in range(slots)],
+        last_epoch=op.latest(state.job.settings.num_epochs - 1),
+        # ids are taken out of their slot at once
+        is_free=lambda epoch, wait: moves in IDS or _is_free(state, op, epoch, slots, wait),
+        drawn=(lambda epoch: _drawn_sizes(state, op, epoch)) if drawn else None,
+    )
+
+
+def _is_drawn(state: "RankState", op: Op) -> bool:
+    matrix = state.schedule.matrix(op.work.matrix)
+    return matrix is not None and matrix.drawn
+
+
+def _is_free(state: "RankState", op: Op, epoch: int, slots: int, wait: bool) -> bool:
+    """Whether everybody has read the instance whose slot the one of `epoch` will overwrite."""
+    old = epoch - slots * op.every
+    if wait:
+        for name, last in state.last_reads(op, op.writes[0], old):
+            state.running().wait_for(name, last, op, epoch)
+    return wait or state.is_read(op, op.writes[0], old)
+
+
+def _drawn_sizes(state: "RankState", op: Op, epoch: int) -> Sizes | None:
+    """Rows an instance sends and receives, if its ids are there already; of ids, their number has to be said."""
+    ids = [name for name in op.reads if state.rows_of(name) in IDS]
+    if not all(_is_made(state, op, name, epoch) for name in ids):
+        return None
+    counts: dict[Rows, list[int]] = {state.rows_of(name): state.value(op, name, epoch).counts for name in ids}
+    if ids[0] == op.reads[0]:
+        found = state.announced[op.name].get(epoch)
+        return None if found is None else (counts[state.rows_of(ids[0])], found)
+    sent, halo = counts[Rows.SENT_IDS], counts[Rows.HALO_IDS]
+    return (halo, sent) if op.work.transposed else (sent, halo)
+
+
+def _is_made(state: "RankState", op: Op, name: str, epoch: int) -> bool:
+    writer, lag = state.sources[op.name, name]
+    return state.running().is_done(writer.name, writer.latest(epoch - lag))

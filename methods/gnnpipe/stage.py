@@ -1,0 +1,289 @@
+"""One rank of a pipeline over chunks: its ops and buffers.
+
+Buffers: h.l the rows of all nodes that enter layer l, hist.l their snapshot, gh.l their gradient, gfirst that of layer
+0's output where later layers mix it in, glate.l and gold.l what users of the snapshot give back (this epoch's and the
+last one's), keep.l.k what the backward of layer l on slot k needs.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from halocast.graph.halo import Halo
+from halocast.methods.common import ADAM_MOMENTS, LABEL_BYTES, ir_kernels
+from halocast.methods.gnnpipe.options import Grid, Options
+from halocast.methods.gnnpipe.slots import After, in_step, turns
+from halocast.models import arithmetic
+from halocast.models.arithmetic import Kernels, PartSize
+from halocast.models.spec import ModelSpec
+from halocast.schedule.ir import Buffer, Kind, Lane, Op, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One rank: a way of a stage."""
+
+    stage: int
+    way: int
+    grid: Grid
+    halo: Halo
+    spec: ModelSpec
+    options: Options
+    layers: range
+    itemsize: int
+
+    @property
+    def rank(self) -> int:
+        return self.grid.rank(self.stage, self.way)
+
+    @property
+    def num_slots(self) -> int:
+        return self.halo.num_parts // self.grid.ways
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.grid.stages - 1
+
+    @cached_property
+    def sizes(self) -> list[PartSize]:
+        """Of every slot."""
+        columns = zip(
+            *(x.tolist() for x in (self.halo.num_inner, self.halo.num_halo, self.halo.num_edges)), strict=True
+        )
+        own = list(columns)[self.way * self.num_slots : (self.way + 1) * self.num_slots]
+        return [PartSize(num_inner=inner, num_halo=halo, num_edges=edges) for inner, halo, edges in own]
+
+    @cached_property
+    def num_nodes(self) -> int:
+        return int(self.halo.num_inner.sum())
+
+    @cached_property
+    def num_weights(self) -> int:
+        return sum(self.spec.layer_weights(layer) for layer in self.layers)
+
+    def ops(self) -> list[Op]:
+        shuffles = self.options.shuffle and self.num_slots > 1
+        ops = [self._compute("shuffle", (), (), ("order",))] if shuffles else []
+        for forth, slot in turns(self.options.order, self.stage, self.grid.stages, self.num_slots):
+            ops += self._forward(slot) if forth else self._backward(slot)
+        if self.options.lockstep:
+            ops = in_step(ops, self.stage, self.grid.stages, self.num_slots)
+        ops += self._turn()
+        reduced: After = ()
+        if self.grid.ways > 1:
+            ops.append(self._reduce())
+            reduced = ((ops[-1].name, 0),)
+        step = arithmetic.step(self.spec, self.num_weights)
+        return [*ops, self._compute("step", step, ("grads",), ("weights",), reduced)]
+
+    def _forward(self, slot: int) -> list[Op]:
+        ops = [] if self.is_first else [self._pass(self.layers.start, slot, "h", -1)]
+        for layer in self.layers:
+            needs = layer == self.layers.start or self.spec.mixes_first(layer)
+            after: After = ((f"pass.{self.layers.start}.{slot}", 0),) if needs and not self.is_first else ()
+            if self._swaps(layer):
+                ops.append(self._swap(layer, slot, self._rows_made(layer, slot)))
+                after = (*after, (ops[-1].name, 0))
+            reads = [f"h.{layer}", *self._hist(layer), *self._drawn]
+            reads += ["h.1"] if self.spec.mixes_first(layer) and layer > 1 else []
+            writes = (f"h.{layer + 1}", f"keep.{layer}.{slot}")
+            kernels = (*self._gathered(layer, slot), *arithmetic.forward(self.spec, layer, self.sizes[slot]))
+            ops.append(self._compute(f"forward_chunk.{layer}.{slot}", kernels, tuple(reads), writes, after))
+        if self.is_last:
+            kernels = arithmetic.loss(self.spec, self.sizes[slot].num_inner)
+            logits = self.spec.layers
+            ops.append(self._compute(f"loss_chunk.{slot}", kernels, (f"h.{logits}",), (f"gh.{logits}",)))
+        else:
+            ops.append(self._pass(self.layers.stop, slot, "h", 1))
+        return ops
+
+    def _backward(self, slot: int) -> list[Op]:
+        ops = [] if self.is_last else [self._pass(self.layers.stop, slot, "gh", 1)]
+        for layer in reversed(self.layers):
+            after: After = ((ops[-1].name, 0),) if ops and ops[-1].kind is not Kind.COMPUTE else ()
+            ops.append(self._backward_layer(layer, slot, after))
+            if self._swaps(layer):
+                ops.append(self._swap(layer, slot, f"backward_chunk.{layer}.{slot}", back=True))
+        return ops if self.is_first else [*ops, self._pass(self.layers.start, slot, "gh", -1)]
+
+    def _backward_layer(self, layer: int, slot: int, after: After) -> Op:
+        late = self.options.late_gradients and bool(self._hist(layer))
+        first = ["gfirst"] if self.spec.mixes_first(self.spec.layers - 1) else []
+        reads = [f"gh.{layer + 1}", f"keep.{layer}.{slot}", *([f"gold.{layer}"] if late else []), *first]
+        writes = [*([f"gh.{layer}"] if layer > 0 else []), *([f"glate.{layer}"] if late else [])]
+        writes += [*(first if layer > 0 else []), "grads"]
+        kernels = (*arithmetic.backward(self.spec, layer, self.sizes[slot]), *self._scattered(layer, slot))
+        op = self._compute(f"backward_chunk.{layer}.{slot}", kernels, tuple(reads), tuple(writes), after)
+        return replace(op, work=replace(op.work, scale=self.options.cross_factor))
+
+    def _gathered(self, layer: int, slot: int) -> Kernels:
+        """Halo rows out of the tables: of this epoch and, of chunks yet to come, half on average, older ones."""
+        size, width = self.sizes[slot], self.spec.widths[layer]
+        if self.options.lockstep or not (size.num_halo and self.spec.aggregates(layer)):
+            return ()  # the released code, which lock-step stands for, sums rows where they lie in its tables
+        old = size.num_halo // 2 if self._hist(layer) else 0
+        older: Kernels = (("gather", (old, width)), ("gather", (old, width))) if old else ()
+        return (("gather", (size.num_halo, width)), *older)
+
+    def _scattered(self, layer: int, slot: int) -> Kernels:
+        """Gradients of a chunk's own rows into their table, and those of fresh halo rows."""
+        size, width = self.sizes[slot], self.spec.widths[layer]
+        if self.options.lockstep or layer == 0:
+            return ()
+        own: Kernels = arithmetic.blend_rows(size.num_inner, width)
+        back = size.num_halo // 2 if self.spec.aggregates(layer) else 0
+        return (*own, ("gather", (back, width)), *arithmetic.add_rows(back, width)) if back else own
+
+    def _turn(self) -> list[Op]:
+        """At the end of an epoch: snapshots of the rows, late gradients for the next epoch."""
+        ops = []
+        for layer in self.layers:
+            if self._hist(layer):
+                kernels = arithmetic.copy_rows(self.num_nodes, self.spec.widths[layer])
+                verb = "swap" if self._swaps(layer) else "pass" if layer == self.layers.start else ""
+                came: After = ((f"{verb}.{layer}.{self.num_slots - 1}", 0),) if verb else ()
+                refresh = self._compute(f"refresh.{layer}", kernels, (f"h.{layer}",), (f"hist.{layer}",), came)
+                ops.append(replace(refresh, every=self.options.freeze, carries=True))
+            if self._hist(layer) and self.options.late_gradients:
+                ops.append(self._compute(f"turn.{layer}", (), (f"glate.{layer}",), (f"gold.{layer}",)))
+        return ops
+
+    def _pass(self, layer: int, slot: int, what: str, towards: int) -> Op:
+        """Rows that enter `layer`, or their gradients, from or to the stage before (-1) or after (1)."""
+        sends = (what == "h") == (towards == 1)
+        names = (f"{what}.{layer}", *self._first_rows(what))
+        work = Work(peer=self.grid.rank(self.stage + towards, self.way), num_bytes=self._passed_bytes(layer, slot))
+        if sends:
+            made = f"forward_chunk.{layer - 1}.{slot}" if what == "h" else f"backward_chunk.{layer}.{slot}"
+            added: After = ((f"swap_grad.{layer}.{slot}", 0),) if what == "gh" and self._swaps(layer) else ()
+            lane, kind, after = Lane.SEND, Kind.SEND, ((made, 0), *added, *self._first_made(what, slot))
+        else:
+            lane, kind, after = Lane.RECV, Kind.RECV, (("step", 1),)
+        return Op(
+            name=f"{'pass' if what == 'h' else 'pass_grad'}.{layer}.{slot}",
+            rank=self.rank,
+            lane=lane,
+            kind=kind,
+            work=work,
+            reads=names if sends else (),
+            writes=() if sends else names,
+            after=after,
+        )
+
+    def _passed_bytes(self, layer: int, slot: int) -> int:
+        num_columns = self.spec.widths[layer] + (self.spec.hidden if self.spec.mixes_first(self.spec.layers - 1) else 0)
+        return self.sizes[slot].num_inner * num_columns * self.itemsize
+
+    def _first_rows(self, what: str) -> tuple[str, ...]:
+        """Layer 0's output rows travel along where later layers mix them in, and so does their gradient."""
+        if not self.spec.mixes_first(self.spec.layers - 1):
+            return ()
+        return ("h.1",) if what == "h" else ("gfirst",)
+
+    def _first_made(self, what: str, slot: int) -> After:
+        """What has made layer 0's output rows of a slot, if it is not what made the others."""
+        if what != "h" or not self._first_rows(what) or self.layers.stop == 1:
+            return ()
+        return ((f"forward_chunk.0.{slot}" if self.is_first else f"pass.{self.layers.start}.{slot}", 0),)
+
+    def _swaps(self, layer: int) -> bool:
+        """Whether the ways exchange the rows that enter a layer, and their gradients."""
+        return self.grid.ways > 1 and layer > 0 and self.spec.aggregates(layer)
+
+    def _rows_made(self, layer: int, slot: int) -> str:
+        arrives = layer == self.layers.start and not self.is_first
+        return f"pass.{layer}.{slot}" if arrives else f"forward_chunk.{layer - 1}.{slot}"
+
+    def _swap(self, layer: int, slot: int, made: str, *, back: bool = False) -> Op:
+        """A slot's rows to the ways that need them, or the gradients which those have added up to their owner."""
+        row_bytes, name = self.spec.widths[layer] * self.itemsize, f"{'gh' if back else 'h'}.{layer}"
+        return Op(
+            name=f"{'swap_grad' if back else 'swap'}.{layer}.{slot}",
+            rank=self.rank,
+            lane=Lane.HALO,
+            kind=Kind.EXCHANGE,
+            work=Work(matrix=f"ways.{slot}", transposed=back, row_bytes=row_bytes),
+            reads=(name,),
+            writes=(name,),
+            after=((made, 0),),
+        )
+
+    def _reduce(self) -> Op:
+        return Op(
+            name=f"reduce_ways.{self.stage}",
+            rank=self.rank,
+            lane=Lane.REDUCE,
+            kind=Kind.ALLREDUCE,
+            work=Work(num_bytes=self.num_weights * self.itemsize),
+            reads=("grads",),
+            writes=("grads",),
+            after=((f"backward_chunk.{self.layers.start}.0", 0),),
+        )
+
+    def _hist(self, layer: int) -> tuple[str, ...]:
+        """A snapshot is needed where rows of other chunks are read that change from epoch to epoch."""
+        needed = self.num_slots > 1 and layer > 0 and self.spec.aggregates(layer)
+        return (f"hist.{layer}",) if needed else ()
+
+    @property
+    def _drawn(self) -> tuple[str, ...]:
+        return ("order",) if self.options.shuffle and self.num_slots > 1 else ()
+
+    def _compute(
+        self, name: str, kernels: Kernels, reads: tuple[str, ...], writes: tuple[str, ...], after: After = ()
+    ) -> Op:
+        return Op(
+            name=name,
+            rank=self.rank,
+            lane=Lane.COMPUTE,
+            kind=Kind.COMPUTE,
+            work=Work(kernels=ir_kernels(kernels)),
+            reads=reads,
+            writes=writes,
+            after=after,
+        )
+
+    def buffers(self) -> list[Buffer]:
+        """What stays is all but what a slot's backward needs: the whole topology, and tables of rows of all nodes."""
+        kept = {**self._kept(), **self._tables()}
+        made = [Buffer(name=name, rank=self.rank, num_bytes=size, persistent=True) for name, size in kept.items()]
+        for layer in self.layers:
+            for slot, size in enumerate(self.sizes):
+                joined = replace(size, num_halo=0) if self.options.lockstep else size  # see _gathered
+                kept_bytes = arithmetic.kept_bytes(self.spec, layer, joined, self.itemsize)
+                made.append(Buffer(name=f"keep.{layer}.{slot}", rank=self.rank, num_bytes=kept_bytes))
+        return made
+
+    def _kept(self) -> dict[str, int]:
+        weights, num_edges = self.num_weights * self.itemsize, sum(size.num_edges for size in self.sizes)
+        num_columns = sum(size.num_inner + size.num_halo for size in self.sizes)
+        topology = 2 * (4 + self.itemsize) * num_edges + 4 * (self.num_nodes + num_columns + 2 * self.num_slots)
+        scratch = [arithmetic.scratch_numel(self.spec, layer, size) for layer in self.layers for size in self.sizes]
+        kept = {
+            "topology": topology + num_columns * (8 + 2 * self.itemsize),  # where a column's row is, and its degrees
+            "weights": weights,
+            "moments": ADAM_MOMENTS * weights,
+            "grads": weights,
+            "workspace": max(scratch) * self.itemsize,
+        }
+        if self.is_last:
+            kept["labels"] = LABEL_BYTES * self.num_nodes
+        return kept | ({"order": 8 * self.num_slots} if self._drawn else {})
+
+    def _tables(self) -> dict[str, int]:
+        first, last = self.layers.start, self.layers.stop
+        tables = {f"h.{layer}": self._table(layer) for layer in range(first, last + 1)}
+        tables |= {f"gh.{layer}": self._table(layer) for layer in range(max(first, 1), last + 1)}
+        for layer in self.layers:
+            tables |= {name: self._table(layer) for name in self._hist(layer)}
+            if self._hist(layer) and self.options.late_gradients:
+                tables |= {f"glate.{layer}": self._table(layer), f"gold.{layer}": self._table(layer)}
+        if self.spec.mixes_first(self.spec.layers - 1):
+            tables |= {"h.1": self._table(1), "gfirst": self._table(1)}
+        return tables
+
+    def _table(self, layer: int) -> int:
+        return self.num_nodes * self.spec.widths[layer] * self.itemsize

@@ -1,0 +1,245 @@
+"""A prediction as Chakra execution traces (MLCommons): one file of nodes per rank, and a JSON of process groups.
+
+An op instance becomes one node, or several: an exchange is a SEND and a RECV per peer with the tag of its instance, and
+what a communication packs first is a COMP node before them. Only data dependencies gate a replay, so the order of a
+lane is written as such, beside what an op waits for. Durations are whole microseconds in the format; the exact seconds
+are attributes. The first steady epochs are written, as many as there is room for.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+
+from halocast.reports.comparison import KernelWork, Result
+from halocast.reports.formats import chakra_wire as wire
+from halocast.schedule.ir import COLLECTIVE, MATCHED, Kernel, Kind, Op, Schedule
+from halocast.schedule.trace import Span
+
+VERSION = "0.0.4"
+GROUPS = "comm_groups.json"
+MICRO = 1e6
+ALL_REDUCE = 0  # also a barrier's: replayers refuse BARRIER, and a sum of nothing waits for everybody, too
+BARRIER_BYTES = 4
+MOST_NODES = 60_000  # of all ranks of one method
+
+
+class NodeType(IntEnum):
+    MEM_LOAD = 2
+    MEM_STORE = 3
+    COMP = 4
+    COMM_SEND = 5
+    COMM_RECV = 6
+    COMM_COLL = 7
+
+
+class Arm(IntEnum):
+    """Members of an attribute's oneof; a reader that looks at another one reads 0."""
+
+    DOUBLE = 3
+    INT32 = 7
+    INT64 = 9
+    UINT64 = 13
+    BOOL = 27
+    STRING = 29
+
+
+Value = int | float | str | bool
+
+
+def attribute(name: str, arm: Arm, value: Value) -> bytes:
+    if arm is Arm.DOUBLE:
+        member = wire.member_double(arm, float(value))
+    elif arm is Arm.STRING:
+        member = wire.member_bytes(arm, str(value).encode())
+    else:
+        member = wire.member_uint(arm, int(value))
+    return wire.text(1, name) + member
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one node does, without its place in the trace."""
+
+    type: NodeType
+    attributes: tuple[tuple[str, Arm, Value], ...]
+    packs: bool = False  # comes before the other nodes of its op
+
+
+def write_chakra(result: Result, directory: Path, kernel_work: KernelWork | None = None) -> str:
+    """Write one `.et` file per rank; returns why not, where there would be too many nodes."""
+    export = Export(result, kernel_work)
+    if export.num_nodes > MOST_NODES:
+        return f"{result.method}: an epoch has {export.num_nodes:,} nodes, more than {MOST_NODES:,}"
+    directory.mkdir(parents=True)
+    for rank in range(result.schedule.num_ranks):
+        messages = chain([export.metadata(rank)], export.nodes(rank))
+        with (directory / f"{result.method}.{rank}.et").open("wb") as out:
+            out.writelines(wire.delimited(messages))
+    groups = {str(number): list(ranks) for ranks, number in export.groups.items()}
+    (directory / GROUPS).write_text(json.dumps(groups), encoding="utf-8")
+    return ""
+
+
+class Export:
+    """A trace's steady epochs as nodes."""
+
+    def __init__(self, result: Result, kernel_work: KernelWork | None = None) -> None:
+        self.result = result
+        self.schedule: Schedule = result.schedule
+        self.kernel_work = kernel_work or (lambda kernel, itemsize: (0, 0))
+        self.first_epoch = int(result.summary["warmup_epochs"])
+        self.pieces = {(op.rank, op.name): tuple(self._pieces(op)) for op in self.schedule.ops}
+
+    @cached_property
+    def nodes_per_epoch(self) -> int:
+        return max(1, sum(map(len, self.pieces.values())))
+
+    @cached_property
+    def num_epochs(self) -> int:
+        steady = self.result.trace.num_epochs - self.first_epoch
+        return max(1, min(steady, MOST_NODES // self.nodes_per_epoch))
+
+    @property
+    def num_nodes(self) -> int:
+        return self.nodes_per_epoch * self.num_epochs
+
+    @cached_property
+    def groups(self) -> dict[tuple[int, ...], int]:
+        found = dict.fromkeys(self.schedule.group(op) for op in self.schedule.ops if op.kind in COLLECTIVE)
+        return {ranks: number for number, ranks in enumerate(found)}
+
+    @cached_property
+    def messages(self) -> dict[str, int]:
+        names = dict.fromkeys(op.name for op in self.schedule.ops if op.kind in MATCHED)
+        return {name: number for number, name in enumerate(names)}
+
+    @cached_property
+    def start_s(self) -> float:
+        return min((s.start_s for s in self.result.trace.spans if s.epoch >= self.first_epoch), default=0.0)
+
+    def metadata(self, rank: int) -> bytes:
+        told: list[tuple[str, Arm, Value]] = [
+            ("method", Arm.STRING, self.result.method),
+            ("source", Arm.STRING, self.result.trace.source),
+            ("cluster", Arm.STRING, str(self.result.summary["cluster"])),
+            ("rank", Arm.INT64, rank),
+            ("first_epoch", Arm.INT64, self.first_epoch),
+            ("num_epochs", Arm.INT64, self.num_epochs),
+        ]
+        return wire.text(1, VERSION) + b"".join(wire.member_bytes(2, attribute(*one)) for one in told)
+
+    def nodes(self, rank: int) -> Iterator[bytes]:
+        """In order of epochs and of the list of ops; ids count up in that order."""
+        last = self.first_epoch + self.num_epochs
+        places = {op.name: place for place, op in enumerate(self.schedule.by_rank[rank])}
+        spans = [s for s in self.result.trace.of_rank(rank) if self.first_epoch <= s.epoch < last]
+        spans.sort(key=lambda span: (span.epoch, places[span.op]))
+        ids: dict[tuple[str, int], range] = {}
+        for span in spans:
+            start = next(reversed(ids.values())).stop if ids else 0
+            ids[span.op, span.epoch] = range(start, start + len(self.pieces[rank, span.op]))
+        before = _lane_order(spans)
+        for span in spans:
+            yield from self._instance(span, ids, before.get((span.op, span.epoch)))
+
+    def _instance(
+        self, span: Span, ids: dict[tuple[str, int], range], before: tuple[str, int] | None
+    ) -> Iterator[bytes]:
+        op = self.schedule.find(span.rank, span.op)
+        assert op is not None
+        waits = [before] if before else []
+        for name, lag in op.after:
+            source = self.schedule.find(op.rank, name)
+            assert source is not None
+            waits.append((name, source.latest(span.epoch - lag)))
+        outer = [node for wait in dict.fromkeys(waits) for node in self._ends(op.rank, wait, ids)]
+        pieces = self.pieces[op.rank, op.name]
+        for number, piece in zip(ids[span.op, span.epoch], pieces, strict=True):
+            packed_first = piece.type is NodeType.COMM_RECV or piece.packs or not pieces[0].packs
+            deps = outer if packed_first else [ids[span.op, span.epoch].start]
+            yield self._node(number, piece, span, deps)
+
+    def _ends(self, rank: int, instance: tuple[str, int], ids: dict[tuple[str, int], range]) -> list[int]:
+        """The nodes an op is over with; those of epochs that are not written are over already."""
+        found = ids.get(instance, range(0))
+        alone = len(found) <= 1
+        return [n for n, piece in zip(found, self.pieces[rank, instance[0]], strict=False) if alone or not piece.packs]
+
+    def _node(self, number: int, piece: Piece, span: Span, deps: list[int]) -> bytes:
+        told = [
+            ("is_cpu_op", Arm.BOOL, False),
+            *piece.attributes,
+            ("epoch", Arm.INT64, span.epoch),
+            ("start_s", Arm.DOUBLE, span.start_s),
+            ("end_s", Arm.DOUBLE, span.end_s),
+        ]
+        if piece.type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+            tag = (span.epoch - self.first_epoch) * len(self.messages) + self.messages[span.op]
+            told.append(("comm_tag", Arm.INT32, tag))
+        return b"".join(
+            [
+                wire.uint(1, number),
+                wire.text(2, f"{span.op}.pack" if piece.packs else span.op),
+                wire.uint(3, piece.type),
+                wire.packed(5, deps),
+                wire.uint(6, round((span.start_s - self.start_s) * MICRO)),
+                wire.uint(7, round((span.end_s - span.start_s) * MICRO)),
+                *(wire.member_bytes(10, attribute(*one)) for one in told),
+            ]
+        )
+
+    def _pieces(self, op: Op) -> Iterator[Piece]:
+        moves = list(self._moves(op))
+        if op.work.kernels or not moves:
+            yield self._computes(op.work.kernels, packs=bool(moves))
+        yield from moves
+
+    def _computes(self, kernels: tuple[Kernel, ...], packs: bool) -> Piece:
+        work = [self.kernel_work(kernel, self.schedule.itemsize) for kernel in kernels]
+        flops, moved = sum(one[0] for one in work), sum(one[1] for one in work)
+        told = (("num_ops", Arm.INT64, flops), ("tensor_size", Arm.UINT64, moved))
+        return Piece(type=NodeType.COMP, attributes=told, packs=packs)
+
+    def _moves(self, op: Op) -> Iterator[Piece]:
+        if op.kind in (Kind.PUSH, Kind.PULL):
+            kind = NodeType.MEM_STORE if op.kind is Kind.PUSH else NodeType.MEM_LOAD
+            yield Piece(type=kind, attributes=(("tensor_size", Arm.UINT64, op.work.num_bytes),))
+        elif op.kind in COLLECTIVE:
+            yield self._collective(op)
+        elif op.kind in MATCHED:
+            yield from self._pairs(op)
+
+    def _collective(self, op: Op) -> Piece:
+        return Piece(
+            type=NodeType.COMM_COLL,
+            attributes=(
+                ("comm_type", Arm.INT64, ALL_REDUCE),
+                ("comm_size", Arm.INT64, op.work.num_bytes or BARRIER_BYTES),
+                ("pg_name", Arm.STRING, str(self.groups[self.schedule.group(op)])),
+            ),
+        )
+
+    def _pairs(self, op: Op) -> Iterator[Piece]:
+        """A message of nothing is sent only by an op that is a message."""
+        sent, received = self.schedule.sent(op).tolist(), self.schedule.received(op).tolist()
+        for peer in range(self.schedule.num_ranks):
+            if sent[peer] or (op.kind is Kind.SEND and op.work.peer == peer):
+                yield _message(NodeType.COMM_SEND, op.rank, peer, sent[peer])
+            if received[peer] or (op.kind is Kind.RECV and op.work.peer == peer):
+                yield _message(NodeType.COMM_RECV, peer, op.rank, received[peer])
+
+
+def _message(kind: NodeType, source: int, target: int, num_bytes: int) -> Piece:
+    ends = (("comm_src", Arm.INT32, source), ("comm_dst", Arm.INT32, target))
+    return Piece(type=kind, attributes=(("comm_size", Arm.INT64, num_bytes), *ends))
+
+
+def _lane_order(spans: list[Span]) -> dict[tuple[str, int], tuple[str, int]]:
+    lanes: dict[str, list[tuple[str, int]]] = {}
+    for span in spans:
+        lanes.setdefault(span.lane, []).append((span.op, span.epoch))
+    return {now: before for lane in lanes.values() for before, now in pairwise(lane)}

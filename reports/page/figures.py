@@ -1,0 +1,144 @@
+"""The figures of a comparison as SVG and PNG files, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halocast.reports.comparison import Comparison, Result, family
+from halocast.reports.metrics import PARTS
+from halocast.reports.page.charts import link_table
+from halocast.reports.table import size
+from halocast.reports.verdict import LABELS
+
+if TYPE_CHECKING:  # slow to import, and only reports need it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#4477aa", "#ee6677", "#ccbb44", "#aa3377", "#bbbbbb")  # Tol's bright scheme, told apart by all eyes
+CURVES = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#cc3311", "#33bbee", "#777777")  # Tol's vibrant scheme
+STYLES = ("-", "--", ":", "-.")
+MOST_LINKS = 10
+
+
+def draw_all(directory: Path, comparison: Comparison) -> list[tuple[str, str]]:
+    """Draw what there is; (title, path without suffix) of each figure, as seen from beside the directory."""
+    directory.mkdir()
+    drawn = []
+    if comparison.results:
+        _save(_epochs(comparison.results), directory / "epoch")
+        drawn.append(("What an epoch is made of", f"{directory.name}/epoch"))
+    if any(point.epoch_s for point in comparison.scaling):
+        _save(_scaling(comparison), directory / "scaling")
+        drawn.append(("Predicted epoch over the number of devices", f"{directory.name}/scaling"))
+    if any(result.trace.links for result in comparison.predicted):
+        _save(_links(comparison.predicted), directory / "links")
+        drawn.append(("Bytes per epoch on the links that carry most", f"{directory.name}/links"))
+    if comparison.predicted:
+        _save(_memory(comparison.predicted), directory / "memory")
+        drawn.append(("Memory of the fullest device against its capacity", f"{directory.name}/memory"))
+    return drawn
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    mpl.rcParams["svg.hashsalt"] = "halocast"  # the same report twice is the same file
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axis = figure.add_subplot()
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.set_axisbelow(True)
+    return figure, axis
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    figure.savefig(path.with_suffix(".png"), dpi=130)
+
+
+def _epochs(results: tuple[Result, ...]) -> Figure:
+    """Stacked bars of what the mean rank's epoch is made of, each cluster on an axis of its own."""
+    figure, axis = _figure(8.5, 1.3 + 0.42 * len(results))
+    ordered = sorted(results, key=lambda r: list(dict.fromkeys(_place(one) for one in results)).index(_place(r)))
+    names = [f"{r.method}, {_how(r)}" for r in ordered]
+    left = [0.0] * len(ordered)
+    for part, colour in zip(PARTS, COLOURS, strict=True):
+        values = [1e3 * r.summary[part] for r in ordered]
+        axis.barh(range(len(ordered)), values, left=left, color=colour, label=LABELS[part])
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    for place, result in enumerate(ordered):
+        axis.annotate(f" {1e3 * result.summary['epoch_s']:.3g}", (left[place], place), va="center", fontsize="small")
+        _whisker(axis, result, place)
+    axis.set_yticks(range(len(ordered)), names)
+    axis.set_xlabel("ms per epoch (mean over ranks)")
+    axis.invert_yaxis()
+    figure.legend(loc="outside upper center", ncols=5, frameon=False, fontsize="small")
+    return figure
+
+
+def _how(result: Result) -> str:
+    how = "predicted" if result.summary["source"] == "simulated" else "measured"
+    return f"{how} on {result.summary['cluster']}"
+
+
+def _place(result: Result) -> str:
+    return str(result.summary.get("predicts", result.summary["cluster"]))
+
+
+def _whisker(axis: Axes, result: Result, place: int) -> None:
+    if band := result.summary.get("band"):
+        ends = [1e3 * band["low_s"], 1e3 * band["high_s"]]
+        axis.plot(ends, [place, place], "|-", color="black", linewidth=1, markersize=7)
+
+
+def _scaling(comparison: Comparison) -> Figure:
+    figure, axis = _figure(8.5, 4.8)
+    methods = list(dict.fromkeys(point.method for point in comparison.scaling))
+    families = list(dict.fromkeys(family(method) for method in methods))
+    for method in methods:
+        points = [p for p in comparison.scaling if p.method == method and p.epoch_s]
+        colour = CURVES[families.index(family(method)) % len(CURVES)]
+        style = STYLES[[m for m in methods if family(m) == family(method)].index(method) % len(STYLES)]
+        xs, ys = [p.ranks for p in points], [1e3 * (p.epoch_s or 0.0) for p in points]
+        axis.plot(xs, ys, style, color=colour, label=method, linewidth=1.6)
+        for x, y, point in zip(xs, ys, points, strict=True):
+            axis.plot([x], [y], "o", color=colour, markersize=5, markerfacecolor=colour if point.fits else "white")
+    axis.set(xscale="log", yscale="log", xlabel="devices (hollow: does not fit in memory)", ylabel="ms per epoch")
+    counts = sorted({point.ranks for point in comparison.scaling})
+    axis.set_xticks(counts, [str(count) for count in counts])
+    axis.minorticks_off()
+    axis.grid(alpha=0.25)
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
+    return figure
+
+
+def _links(results: list[Result]) -> Figure:
+    """A group of bars per link would be unreadable with many methods: a table of shades with the bytes in it."""
+    table = link_table(results, MOST_LINKS)
+    links = [row["link"] for row in table["rows"]]
+    values = [[cell["num_bytes"] for cell in row["cells"]] for row in table["rows"]]
+    figure, axis = _figure(2.5 + 0.85 * len(results), 1.4 + 0.36 * len(links))
+    axis.imshow(values, aspect="auto", cmap="Blues", vmax=1.6 * max(map(max, values)))
+    for row, line in enumerate(values):
+        for column, value in enumerate(line):
+            axis.text(column, row, size(value) if value else "–", ha="center", va="center", fontsize="x-small")
+    axis.set_xticks(range(len(results)), [result.method for result in results], rotation=30, ha="right")
+    axis.set_yticks(range(len(links)), links, fontsize="small")
+    axis.spines[:].set_visible(False)
+    axis.set_title("bytes per epoch", fontsize="medium")
+    return figure
+
+
+def _memory(results: list[Result]) -> Figure:
+    figure, axis = _figure(8.5, 1.2 + 0.36 * len(results))
+    for place, result in enumerate(results):
+        used, capacity = (1e-9 * result.summary[key] for key in ("memory_bytes", "device_memory_bytes"))
+        axis.barh(place, capacity, color="#e4e7eb")
+        axis.barh(place, used, color=COLOURS[0] if used <= capacity else "#cc3311", height=0.5)
+        told = f" {size(result.summary['memory_bytes'])}, {used / capacity:.0%}" if capacity else ""
+        axis.annotate(told, (used, place), va="center", fontsize="small")
+    axis.set_yticks(range(len(results)), [result.method for result in results])
+    axis.set_xlabel("GB on the fullest device (grey: its capacity)")
+    axis.invert_yaxis()
+    return figure

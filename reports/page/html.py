@@ -1,0 +1,106 @@
+"""The comparison as one HTML file that needs nothing else: styles, script, data and drawings are in it.
+
+Text that users gave (names of files, clusters, reasons) is escaped by the template engine; the page's policy forbids it
+to load anything.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup, escape
+
+from halocast.reports.comparison import Comparison, Result, family, fastest_first
+from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
+from halocast.reports.page.tables import facts, main_table, measured_table, provenance_rows, staleness_rows, tiles
+from halocast.reports.page.timeline import op_totals, shown, timeline
+from halocast.reports.table import seconds, size, warnings
+from halocast.reports.verdict import verdict
+
+MOST_SPANS = 10_000  # of one timeline
+ALL_SPANS = 100_000  # of all timelines of a page: 25 bytes each, of a page's 5 MB
+
+
+def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: Sequence[str] = ()) -> str:
+    """The page; `files_beside` and `left_out` say what the report's directory has and has not."""
+    template = _environment().from_string(_text("report.html"))
+    most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
+    return template.render(
+        page=_page(comparison),
+        files_beside=files_beside,
+        left_out=left_out,
+        css=Markup(_text("report.css")),  # ours, not a user's
+        script=Markup(_text("report.js")),
+        data={
+            "scaling": scaling_chart(comparison),
+            "timelines": {result.name: timeline(result, most) for result in comparison.results},
+        },
+        timelines=[_timeline(result, most) for result in comparison.results],
+    )
+
+
+def _page(comparison: Comparison) -> dict[str, Any]:
+    ordered = fastest_first(comparison.predicted)
+    counts, scaling_rows = scaling_table(comparison)
+    return {
+        "title": _title(comparison),
+        "facts": facts(comparison),
+        "verdict": emphasised(verdict(comparison)),
+        "tiles": tiles(comparison),
+        "table": main_table(comparison),
+        "failures": comparison.failures,
+        "warnings": warnings(comparison.summaries),
+        "measured": measured_table(comparison),
+        "bars": epoch_bars(ordered),
+        "bars_here": epoch_bars([one for pair in comparison.measured for one in pair if one is not None]),
+        "links": link_table(ordered),
+        "memory": memory_bars(ordered),
+        "scaling": bool(comparison.scaling),
+        "counts": counts,
+        "scaling_rows": scaling_rows,
+        "missing": missing(comparison),
+        "staleness": staleness_rows(comparison),
+        "assumptions": comparison.assumptions,
+        "provenance": provenance_rows(comparison),
+        "command": comparison.command,
+        "scenario": comparison.scenario,
+        "made": comparison.made,
+    }
+
+
+def _title(comparison: Comparison) -> str:
+    methods = len({result.method for result in comparison.results})
+    return f"{methods} training method{'s' if methods > 1 else ''} compared"
+
+
+def _timeline(result: Result, most_spans: int) -> dict[str, Any]:
+    """What stands around a timeline's canvas."""
+    part = shown(result.trace, most_spans)
+    epochs = f"epoch {part.first_epoch}" if part.num_epochs == 1 else f"{part.num_epochs} epochs"
+    how = {"simulated": "predicted", "executed": "measured"}.get(result.summary["source"], result.summary["source"])
+    return {
+        "id": result.name,
+        "method": result.method,
+        "label": f"{result.method}, {how} on {result.summary['cluster']}",
+        "note": f"{len(part.spans):,} spans of {epochs} on {part.num_ranks} ranks. {part.left_out}".strip(),
+        "totals": op_totals(result.trace, result.summary["warmup_epochs"]),
+    }
+
+
+def emphasised(text: str) -> Markup:
+    """**name** in bold, everything else as it is."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"seconds": seconds, "size": size, "family": family}
+    return made
+
+
+def _text(name: str) -> str:
+    return files("halocast.reports.page").joinpath(name).read_text(encoding="utf-8")

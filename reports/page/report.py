@@ -1,0 +1,61 @@
+"""The comparison report: a directory with a page, tables, figures and traces, written whole or not at all."""
+
+import json
+from pathlib import Path
+
+from halocast.base.errors import InputError
+from halocast.base.files import whole_directory
+from halocast.reports.comparison import Comparison, Result
+from halocast.reports.formats.chakra import write_chakra
+from halocast.reports.formats.perfetto import write_perfetto
+from halocast.reports.page.figures import draw_all
+from halocast.reports.page.html import render
+from halocast.reports.page.markdown import markdown
+from halocast.reports.table import csv_table
+from halocast.schedule.trace import save_trace
+
+FILES = (
+    "report.md",
+    "results.csv and results.json",
+    "figures/ (SVG, PNG)",
+    "traces/ (METHOD.json for Perfetto, one Parquet file per run)",
+    "chakra/ (one .et file per rank of every prediction)",
+)
+
+
+def write_report(path: Path, comparison: Comparison) -> None:
+    """Write the whole report or nothing; only an earlier report or an empty directory is replaced."""
+    require_report_place(path)
+    with whole_directory(path) as directory:
+        (directory / "results.csv").write_text(csv_table(comparison.rows), encoding="utf-8")
+        (directory / "results.json").write_text(json.dumps(comparison.rows, indent=1), encoding="utf-8")
+        (directory / "scenario.toml").write_text(comparison.scenario, encoding="utf-8")
+        figures = draw_all(directory / "figures", comparison)
+        left_out = _write_traces(directory, comparison)
+        (directory / "report.md").write_text(markdown(comparison, figures), encoding="utf-8")
+        (directory / "report.html").write_text(render(comparison, FILES, left_out), encoding="utf-8")
+
+
+def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
+    """Returns what could not be written, and why."""
+    (directory / "traces").mkdir()
+    by_method: dict[str, list[Result]] = {}
+    for result in comparison.results:
+        by_method.setdefault(result.method, []).append(result)
+        save_trace(result.trace, directory / "traces" / f"{result.name}.parquet")
+    for method, results in by_method.items():
+        write_perfetto([(r.trace, r.schedule) for r in results], directory / "traces" / f"{method}.json")
+    folder = directory / "chakra"
+    told = [write_chakra(result, folder / result.method, comparison.kernel_work) for result in comparison.predicted]
+    return [f"No Chakra trace of {reason}" for reason in told if reason]
+
+
+def require_report_place(path: Path) -> None:
+    if path.exists() and not _replaceable(path):
+        raise InputError(f"{path}: exists and is not a report of ours; choose another --out")
+
+
+def _replaceable(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    return not any(path.iterdir()) or ((path / "results.csv").exists() and (path / "report.md").exists())

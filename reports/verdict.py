@@ -1,0 +1,113 @@
+"""The verdict of a comparison in two sentences: what is fastest and why, and how far to believe it."""
+
+from collections.abc import Sequence
+
+from halocast.reports.comparison import Comparison, Result, fastest_first
+from halocast.reports.metrics import PARTS
+from halocast.reports.table import Summary, ages, seconds, size
+
+LABELS = {
+    "compute_s": "compute",
+    "exposed_comm_s": "exposed communication",
+    "reduce_s": "reduce",
+    "wait_s": "wait",
+    "bubble_s": "bubble",
+}
+LIMITS = {
+    "compute_s": "computing",
+    "exposed_comm_s": "communication it cannot hide",
+    "reduce_s": "the all-reduce of weight gradients",
+    "wait_s": "waiting for slower ranks",
+    "bubble_s": "bubbles: ranks with nothing to do",
+}
+
+
+def verdict(comparison: Comparison) -> str:
+    """Two sentences; method names stand between double asterisks, as in Markdown."""
+    ordered = fastest_first(comparison.predicted)
+    fitting = [result for result in ordered if result.summary.get("fits", True)]
+    if not fitting:
+        return _nothing_fits(ordered)
+    return f"{_fastest(fitting, comparison)} {_how_sure(fitting)}"
+
+
+def _nothing_fits(ordered: Sequence[Result]) -> str:
+    least = min((r.summary for r in ordered), key=lambda s: s["memory_bytes"], default=None)
+    if least is None:
+        return "No method could be predicted."
+    return (
+        f"No method fits in the memory of the devices. **{least['method']}** comes nearest, with "
+        f"{size(least['memory_bytes'])} of {size(least['device_memory_bytes'])} on rank {least['memory_rank']}."
+    )
+
+
+def _fastest(fitting: Sequence[Result], comparison: Comparison) -> str:
+    best = fitting[0].summary
+    num_methods = len(comparison.predicted)
+    fastest = "the fastest" if len(fitting) == num_methods else "the fastest that fits"
+    of = f"{fastest} of {num_methods} methods" if num_methods > 1 else "predicted"
+    where = f"on {best['cluster']} with {ranks(best['ranks'])}"
+    return (
+        f"**{best['method']}** is {of} {where}: {seconds(best['epoch_s'])} per epoch{_lead(fitting, comparison)}, "
+        f"limited by {limit(best)}."
+    )
+
+
+def _lead(fitting: Sequence[Result], comparison: Comparison) -> str:
+    """How many times as fast as the next, and as the first method of the comparison."""
+    best, first = fitting[0], comparison.predicted[0]
+    others = [("the next, ", result) for result in fitting[1:2]]
+    if first is not best and first not in fitting[1:2]:
+        others.append(("", first))
+    told = [
+        f"{result.summary['epoch_s'] / best.summary['epoch_s']:.3g} times as fast as {aside}**{result.method}**"
+        for aside, result in others
+        if best.summary["epoch_s"] > 0
+    ]
+    return f", {', and '.join(told)}" if told else ""
+
+
+def limit(summary: Summary) -> str:
+    """What most of the mean rank's epoch is, and the largest step of the critical path."""
+    part = max(PARTS, key=lambda name: summary[name])
+    share = summary[part] / summary["epoch_s_mean"] if summary["epoch_s_mean"] else 0.0
+    path = summary.get("critical_path", [])
+    longest = f"; {path[0]['op']} alone is {path[0]['share']:.0%} of its critical path" if path else ""
+    return f"{LIMITS[part]} ({share:.0%} of its epoch{longest})"
+
+
+def _how_sure(fitting: Sequence[Result]) -> str:
+    best = fitting[0].summary
+    used = f"{size(best['memory_bytes'])} of {size(best['device_memory_bytes'])}"
+    return f"It fits in memory ({used} on its fullest device), {_freshness(best)}, and {_certainty(fitting)}."
+
+
+def _freshness(summary: Summary) -> str:
+    found = sorted({age for row in summary["staleness"] for age in row["ages"]})
+    if not found or found[-1] == 0:
+        return "reads only fresh rows" if found else "exchanges no halo rows"
+    plural = "epoch" if found == [1] else "epochs"
+    return f"reads rows {ages(summary['staleness'])} {plural} old, which may cost accuracy"
+
+
+def _certainty(fitting: Sequence[Result]) -> str:
+    best = fitting[0].summary
+    basis = "calibrated constants" if best.get("calibrated") else "constants not calibrated on the machine"
+    band = best.get("band")
+    if not band:
+        return f"its error is not known ({basis})"
+    sure = f"such predictions put its epoch between {seconds(band['low_s'])} and {seconds(band['high_s'])}"
+    rivals = [r.method for r in fitting[1:] if _low(r.summary) < band["high_s"]]
+    if not rivals:
+        return f"{sure} ({band['basis']}), clear of every other method"
+    also = f"**{rivals[0]}**" if len(rivals) == 1 else f"{len(rivals)} others, **{rivals[0]}** among them,"
+    return f"{sure} ({band['basis']}), so {also} may be as fast"
+
+
+def _low(summary: Summary) -> float:
+    band = summary.get("band")
+    return float(band["low_s"] if band else summary["epoch_s"])
+
+
+def ranks(number: int) -> str:
+    return "1 rank" if number == 1 else f"{number} ranks"

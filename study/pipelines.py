@@ -1,0 +1,76 @@
+"""Stages, ways and chunks of a pipeline, chosen by predicting every legal combination on the scenario's cluster."""
+
+from dataclasses import dataclass, replace
+
+from halocast.base.errors import InputError
+from halocast.methods import METHODS
+from halocast.study.predict import Prediction, predict, scenario_cluster
+from halocast.study.scenario import Scenario
+from halocast.study.workload import Say, num_layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tried:
+    """A combination and what is predicted for it, or why it cannot be."""
+
+    scenario: Scenario
+    epoch_s: float = float("inf")
+    memory_bytes: int = 0  # of the rank with the least head-room
+    fits: bool = False
+    reason: str = ""
+
+
+def choose_pipeline(scenario: Scenario, *, say: Say = lambda text: None) -> Scenario:
+    """The scenario with the options of the shortest predicted epoch that fits in memory; the first of equal ones."""
+    tried = try_pipelines(scenario, say=say)
+    fitting = [one for one in tried if one.fits]
+    if not fitting:
+        raise InputError(f"none of {len(tried)} combinations of stages, ways and chunks will do: {_least_bad(tried)}")
+    return min(fitting, key=lambda one: one.epoch_s).scenario
+
+
+def try_pipelines(scenario: Scenario, *, say: Say = lambda text: None) -> list[Tried]:
+    """Every legal combination that agrees with what the scenario's options say."""
+    make, options = METHODS[scenario.method.name].choices, scenario.method.options
+    if make is None:
+        raise InputError(f"method {scenario.method.name} has no stages and chunks to choose")
+    num_ranks = scenario_cluster(scenario).num_ranks
+    found = list(make(options, num_ranks, num_layers(scenario)))
+    if not found:
+        raise InputError(f"no stages, ways and chunks that agree with the options make up {num_ranks} ranks")
+    tried = []
+    for number, choice in enumerate(found, start=1):
+        say(f"trying pipeline {number} of {len(found)}")
+        tried.append(_try(replace(scenario, method=replace(scenario.method, options=choice))))
+    return tried
+
+
+def settled(scenario: Scenario, num_ranks: int | None = None, *, say: Say = lambda text: None) -> Scenario:
+    """The scenario with what it leaves to choose (`method.choose = true`) chosen; for as many ranks of its cluster."""
+    if not getattr(scenario.method.options, "choose", False):
+        return scenario
+    sized = replace(scenario, cluster=replace(scenario.cluster, gpus=num_ranks or scenario.cluster.gpus))
+    return replace(scenario, method=choose_pipeline(sized, say=say).method)
+
+
+def _try(scenario: Scenario) -> Tried:
+    try:
+        found: Prediction = predict(scenario, lean=True)
+    except InputError as error:
+        return Tried(scenario=scenario, reason=str(error))
+    summary = found.summary
+    return Tried(
+        scenario=scenario, epoch_s=summary["epoch_s"], memory_bytes=summary["memory_bytes"], fits=summary["fits"]
+    )
+
+
+def _least_bad(tried: list[Tried]) -> str:
+    predicted = [one for one in tried if one.memory_bytes]
+    if not predicted:
+        return tried[0].reason
+    least = min(predicted, key=lambda one: one.memory_bytes)
+    options = least.scenario.method.options
+    return (
+        f"the smallest (stages = {options.stages}, ways = {options.ways}, chunks = {options.chunks}) "
+        f"needs {least.memory_bytes / 2**30:.1f} GiB on one device"
+    )

@@ -1,0 +1,148 @@
+"""The prediction of one scenario: simulate its schedule on its cluster and summarise the trace."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from halocast.base.errors import InputError
+from halocast.calibrate.profile import outside_range
+from halocast.cluster.catalogue import Cluster
+from halocast.reports.metrics import steady_epochs
+from halocast.reports.summary import summarise
+from halocast.schedule.ir import Schedule
+from halocast.schedule.passes import Rare, spread_rare
+from halocast.schedule.trace import Trace
+from halocast.sim.cost import op_seconds
+from halocast.sim.engine import simulate
+from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
+from halocast.sim.network.queued import SHARED_RANKS
+from halocast.sim.world import World
+from halocast.study.clusters import scenario_cluster as scenario_cluster
+from halocast.study.scenario import Scenario
+from halocast.study.workload import Say, Workload, prepare
+
+LARGEST = 6  # contributors to memory that a summary names
+DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    workload: Workload
+    cluster: Cluster
+    trace: Trace
+    summary: dict[str, Any]
+
+
+def predict(
+    scenario: Scenario, *, num_epochs: int | None = None, lean: bool = False, say: Say = lambda text: None
+) -> Prediction:
+    """Simulate a scenario on its cluster.
+
+    The summary has the figures that `halocast simulate --json` prints. A lean prediction has the same figures but for
+    the critical path and the use of links, which cost as much again to record and to work out.
+    """
+    cluster = scenario_cluster(scenario)
+    workload = prepare(scenario, cluster.num_ranks, say=say)
+    return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+
+
+def predict_on(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    num_epochs: int | None = None,
+    lean: bool = False,
+    say: Say = lambda text: None,
+    measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
+) -> Prediction:
+    """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again.
+
+    `measured_s` (reports.metrics.measured_seconds of a run's trace) replaces the cost of those ops, so that only the
+    network is predicted.
+    """
+    schedule, rare = (workload.schedule, {}) if num_epochs else spread_rare(workload.schedule)
+    warmup, needed = steady_epochs(schedule)
+    world = workload.scenario.world.world
+    epochs = num_epochs or needed + (DRAWN_EPOCHS if world.is_drawn else 0)
+    if epochs <= warmup:
+        raise InputError(f"{epochs} epochs: steady state needs more than {warmup} warm-up epochs for this schedule")
+    say(f"simulating {schedule.num_ranks} ranks")
+    section = workload.scenario.cluster
+    trace = simulate(
+        schedule,
+        cluster,
+        epochs,
+        world=world,
+        record=not lean and schedule.num_ranks <= SHARED_RANKS,
+        sharing=section.links,
+        tolerance=section.tolerance,
+        measured_s={**measured_s, **_shares(schedule, cluster, world, rare, measured_s)},
+    )
+    schedule = workload.schedule
+    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
+    summary |= {
+        "cluster": cluster.name,
+        "hosts": cluster.num_hosts,
+        "transport": str(cluster.transport),
+        "device": cluster.device(0).name,
+        "sizes": workload.halo.source,
+        "links": trace.meta["links"],
+        "constants": cluster.source,
+        "calibrated": calibration(cluster),
+        "outside_range": outside_range(schedule, cluster),
+        **_memory_summary(memories, schedule, cluster),
+        **_price(cluster, float(summary["epoch_s"])),
+    }
+    return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
+
+
+def _shares(
+    schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
+) -> dict[tuple[int, str], float]:
+    """What rare ops cost per epoch."""
+    found = {}
+    for (rank, name), every in rare.items():
+        op = schedule.find(rank, name)
+        assert op is not None
+        cost_s = op_seconds(op, cluster.device(rank), schedule.itemsize) / world.speed.get(rank, 1.0)
+        found[rank, name] = measured_s.get((rank, name), cost_s) / every
+    return found
+
+
+def _price(cluster: Cluster, epoch_s: float) -> dict[str, Any]:
+    """What an epoch costs where hosts are rented whole; nothing where the cluster's file has no price."""
+    if cluster.price is None:
+        return {}
+    return {
+        "price_per_epoch": cluster.price.per_host_hour * cluster.num_hosts * epoch_s / 3600,
+        "currency": cluster.price.currency,
+        "price_date": cluster.price.date,
+    }
+
+
+def calibration(cluster: Cluster) -> str | None:
+    """The profile that the cluster's devices were measured with; none if they are described by constants."""
+    measured = cluster.device(0).measured
+    return None if measured is None else measured.source
+
+
+def fit_summary(schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
+    """Whether a schedule fits in its devices' memory, and what fills it; known without a simulation."""
+    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    return _memory_summary(memories, schedule, cluster)
+
+
+def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
+    """Whether everything fits, told of the rank with the least head-room."""
+    worst = tightest(memories)
+    return {
+        "fits": worst.fits,
+        "memory_rank": worst.rank,
+        "memory_bytes": worst.total_bytes,
+        "memory_at": worst.at,
+        "device_memory_bytes": worst.capacity_bytes,
+        "largest_buffers": [list(item) for item in worst.contributors[:LARGEST]],
+        "pinned_host_bytes": max(pinned_bytes(schedule, cluster)),
+    }

@@ -1,0 +1,57 @@
+"""A process that predicts scenarios: it reads one per line and answers each with a line.
+
+It ends when its input does, so it does not outlive whoever started it.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from halocast.base.errors import InputError, RunError
+from halocast.study.pipelines import settled
+from halocast.study.predict import predict
+from halocast.study.results import State, Tables
+from halocast.study.scenario import Scenario, build_scenario
+from halocast.study.screen import screen
+from halocast.study.version import prediction_version
+
+Answer = dict[str, Any]  # state; result: figures, or the reason why there are none
+
+
+def answer(tables: Tables) -> Answer:
+    """The figures of a scenario, or why it has none; `task` says what is asked of it."""
+    sections = {name: table for name, table in tables.items() if name != "task"}
+    try:
+        scenario = settled(build_scenario(sections, "scenario"))
+        found = TASKS[tables.get("task", PREDICT)](scenario)
+    except (InputError, RunError, MemoryError) as error:
+        return {"state": State.REFUSED, "result": " ".join(str(error).split())}
+    return {"state": State.DONE, "result": found}
+
+
+def _predict(scenario: Scenario) -> dict[str, Any]:
+    return predict(scenario, lean=True).summary
+
+
+PREDICT, SCREEN = "predict", "screen"
+TASKS: Mapping[str, Callable[[Scenario], dict[str, Any]]] = MappingProxyType({PREDICT: _predict, SCREEN: screen})
+
+
+def answer_as(version: str, tables: Tables) -> Answer:
+    """As `answer`, on a machine whose code may be another one."""
+    if version != prediction_version():
+        raise RunError(f"a worker has version {prediction_version()} of the predicting code, not {version}")
+    return answer(tables)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who started us closes our input
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # nothing that a library prints may come between the lines
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        answers.flush()

@@ -1,0 +1,248 @@
+"""Rows of published figures as scenarios: whose testbed, dataset, model, method and params they are.
+
+How a source's code was set up where its rows do not say stands in the tables below, and what its figures count; nothing
+that a prediction depends on is chosen by row.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from halocast.base.errors import InputError, unknown
+from halocast.base.records import require
+from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.methods import METHODS, gnnpipe
+from halocast.models.spec import ModelKind
+from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
+from halocast.study.testbeds import load_testbed
+from halocast.study.workload import num_layers
+
+Row = dict[str, str]
+COLUMNS = (
+    *("source", "where", "dataset", "train_graph", "model", "layers", "n_linear", "hidden", "testbed", "gpus"),
+    *("nodes", "method", "params", "metric", "value", "unit", "note"),
+)
+
+# Other people's names of params -> ours; those that we call the same need no entry.
+PARAMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"use_pp": ("precompute",), "p": ("rate",), "eps": ("rate",), "tau": ("lag",), "N": ("interval",)}
+)
+# Methods that are options of others here; how many edges two of them drop is said as a rate of bns.
+VARIANTS: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "dropedge": ("bns", {"what": "dropedge"}),
+        "bes": ("bns", {"what": "edges"}),
+        "gnnpipe-hybrid": ("gnnpipe", {}),  # with several ways
+    }
+)
+SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
+# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model. The code of the GNNPipe authors
+# does not; it multiplies before it aggregates in the first layer; its stages meet after every slot; it copies all
+# histories in every epoch, whether they are renewed or not; its backward computes nothing but activations again (their
+# table of chunk times does: its sum is 305 ms per GPU of reddit's GCN, of which the logged epochs spent 222); and its
+# halo exchange goes round by round, one peer at a time.
+SCRIPTS: dict[str, Any] = {"norm": "layer"}
+MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
+# Sylvie's code does not say. That its parts are random is read off compute, which no link touches: on ogbn-products BNS
+# at p = 0.1 halves it (0.180 to 0.085 s), so about three quarters of the edges are cut, as by random parts; then its
+# communication agrees as well. Its memory (6.7 against 5.3 GiB) does not: random parts would need more than that here.
+SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "gnnpipe": MITHRIL,
+        "mithril-log": MITHRIL,
+        "psc": SCRIPTS | {"objective": "cut"},
+        "sylvie": SCRIPTS | {"partitioner": "random"},
+    }
+)
+ROUNDS = frozenset({"gnnpipe", "mithril-log"})
+# Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
+# holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
+# stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
+# which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
+WHOLE_DEVICE = ROUNDS
+# What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
+LIBRARIES_BYTES = 1.4e9
+# Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
+ROWS_ONLY = frozenset({"bns"})
+# What a speedup is over, where it is not named as one of our methods.
+BASE = re.compile(r"\b(?:vs\.?|versus|over|relative to)\s+(?P<name>[\w-]+)")
+SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-parallel": "vanilla"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a row measured. `undivided`: the stages whose memory it is, where the whole device is counted;
+    `counts_weights` says what figures of traffic take in."""
+
+    scenario: Scenario
+    cluster: Cluster
+    ignored: tuple[str, ...]  # params that say nothing to us
+    undivided: Scenario | None
+    counts_weights: bool
+
+    @property
+    def key(self) -> str:
+        """Equal for what is predicted alike."""
+        return f"{self._place} {self.undivided is not None} {self.counts_weights}\n{format_scenario(self.scenario)}"
+
+    @property
+    def workload_key(self) -> str:
+        """Equal for what differs in the method only."""
+        return f"{self._place}\n{format_scenario(replace(self.scenario, method=MethodSection()))}"
+
+    @property
+    def _place(self) -> str:
+        return f"{self.cluster.name} {self.cluster.num_hosts} {self.cluster.num_ranks}"
+
+
+def own_figures() -> Path:
+    """The figures that come with the package."""
+    return Path(str(files("halocast.reports"))) / "measured.csv"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Every row of a file, good or bad; only a file without the columns is an error."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            table = list(csv.reader(file))
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error})") from None
+    header = table[0] if table else []
+    for name in COLUMNS:
+        require(name in header, f"{path}: no column {name!r} (needs: {', '.join(COLUMNS)})")
+    rows = (cells + [""] * (len(header) - len(cells)) for cells in table[1:] if cells)
+    return [dict(zip(header, cells, strict=False)) for cells in rows]
+
+
+def setting_of(row: Row) -> Setting:
+    """The scenario and the cluster of a row; what is not stated or not known is an InputError that says so."""
+    params = params_of(row)
+    name, options = _method(row, params)
+    _known_model(row)
+    source = row["source"]
+    made: dict[str, dict[str, Any]] = {
+        "graph": {"dataset": row["dataset"], "source": "card", "inductive": is_inductive(row)},
+        "model": {
+            "kind": row["model"],
+            "layers": number(row, "layers"),
+            "hidden": number(row, "hidden"),
+            "num_linear": number(row, "n_linear", 0),
+        },
+        "method": {"name": name, **options},
+    }
+    known = {section: _known(section, name) for section in made}
+    for key, value in SETUP.get(source, SCRIPTS).items():
+        _place(made, known, key, value)
+    ignored = [key for key, value in params.items() if not _place(made, known, key, value)]
+    nodes = number(row, "nodes") if row["nodes"] else None
+    scenario = build_scenario(made, f"{source}, {row['where']}")
+    return Setting(
+        scenario=scenario,
+        cluster=_as_run(source, load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes)),
+        ignored=tuple(ignored),
+        undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
+        counts_weights=source not in ROWS_ONLY,
+    )
+
+
+def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
+    """The same stages, each on one rank: the chunks that its ways have side by side are one."""
+    options = scenario.method.options
+    if isinstance(options, gnnpipe.Options):
+        fitted = gnnpipe.fit(options, num_ranks, num_layers(scenario))
+        options = replace(fitted, ways=1, chunks=max(1, (fitted.chunks or 1) // (fitted.ways or 1)))
+    else:
+        options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
+    return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
+
+
+def _as_run(source: str, cluster: Cluster) -> Cluster:
+    """The testbed with the transport used as the source's code did."""
+    if source not in ROUNDS or cluster.nccl is None:
+        return cluster
+    return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
+
+
+def _method(row: Row, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    name, options = VARIANTS.get(row["method"], (row["method"], {}))
+    if name not in METHODS:
+        raise InputError(f"method {row['method']!r} is not available")
+    same = SAME_COUNT.search(str(params.get("edges_dropped", "")))
+    return name, {**options, **({"rate": float(same["rate"])} if same else {})}
+
+
+def _known_model(row: Row) -> None:
+    require(bool(row["model"]), "model: not stated")
+    if row["model"] not in list(ModelKind):
+        raise unknown("model", row["model"], list(ModelKind))
+
+
+def _known(section: str, method: str) -> set[str]:
+    """Keys of a section that a row's params may set."""
+    records = {"graph": GraphSection, "model": ModelSection, "method": METHODS[method].options}
+    return {one.name for one in fields(records[section])} - {"source", "dataset", "inductive", "parts", "kind"}
+
+
+def _place(tables: dict[str, dict[str, Any]], known: Mapping[str, set[str]], key: str, value: Any) -> bool:
+    """Set what a param means in the section that knows it; the method's own come first."""
+    for section in ("method", "model", "graph"):
+        for name in (key, *PARAMS.get(key, ())):
+            if name in known[section]:
+                tables[section][name] = value
+                return True
+    return False
+
+
+def params_of(row: Row) -> dict[str, Any]:
+    try:
+        params = json.loads(row["params"] or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"params = {row['params']!r}: not JSON ({error})") from None
+    if not isinstance(params, dict):
+        raise InputError(f"params = {row['params']!r}: expected an object")
+    return params
+
+
+def number(row: Row, key: str, default: int | None = None) -> int:
+    """A whole number of a row; without a default it has to be stated."""
+    text = row[key].strip()
+    if not text and default is not None:
+        return default
+    require(bool(text), f"{key}: not stated")
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{key} = {text!r}: expected a whole number") from None
+
+
+def is_inductive(row: Row) -> bool:
+    legal = {"inductive": True, "full": False}
+    require(bool(row["train_graph"]), "train_graph: not stated")
+    if row["train_graph"] not in legal:
+        raise unknown("train_graph", row["train_graph"], legal)
+    return legal[row["train_graph"]]
+
+
+def cuts_edges(row: Row) -> bool:
+    """Whether the source's partitions make cut edges few, not the volume."""
+    return SETUP.get(row["source"], SCRIPTS).get("objective") == "cut"
+
+
+def base_of(row: Row) -> Row:
+    """The row whose epoch a speedup is over: the same with the method that its params or its note name, or vanilla."""
+    params = params_of(row)
+    found = BASE.search(row["note"].lower())
+    name = str(params.get("base") or (found["name"] if found else "vanilla"))
+    name = SAME_BASE.get(name, name)
+    if name not in METHODS:
+        raise InputError(f"the base of the speedup, {name!r}, is not available")
+    return row | {"method": name}

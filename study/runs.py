@@ -1,0 +1,95 @@
+"""Scenarios to results: whatever is not in the file yet is predicted, by a pool, with claims kept alive meanwhile."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from halocast.base.errors import InputError, RunError
+from halocast.study.pool import Pool
+from halocast.study.predictor import PREDICT, Answer
+from halocast.study.results import LEASE_S, ResultFile, State, Stored, Tables
+from halocast.study.scenario import build_scenario, tables_of
+from halocast.study.version import scenario_key
+
+LOOK_S = 0.5  # how often to look what others have finished
+Progress = Callable[[int, int], None]  # finished, of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A scenario to predict: its tables with all defaults, or as far as they go and why they are not legal."""
+
+    key: str
+    tables: Tables
+    reason: str = ""
+
+
+def job_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Job:
+    """Equal scenarios are equal jobs, whichever of their keys were left at a default."""
+    raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
+    try:
+        whole: Tables = dict(tables_of(build_scenario(raw, "scenario")))
+    except InputError as error:
+        return Job(key=scenario_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
+    whole.pop("plan")
+    asked = whole if task == PREDICT else {**whole, "task": task}
+    return Job(key=scenario_key(asked), tables=asked)
+
+
+def complete(
+    file: ResultFile, jobs: Iterable[Job], pool: Pool, progress: Progress = lambda done, of: None
+) -> dict[str, Stored]:
+    """The results of all jobs by key; those that others claim are waited for."""
+    todo = {job.key: job for job in jobs}
+    legal = [job for job in todo.values() if not job.reason]
+    file.add([(job.key, job.tables) for job in legal])
+    for job in todo.values():
+        if job.reason:
+            file.refuse(job.key, job.tables, job.reason)
+    file.want([job.key for job in legal])
+    work = _Work(file, pool)
+    try:
+        while (left := file.num_waiting()) > 0:
+            progress(len(todo) - left, len(todo))
+            work.step()
+    finally:
+        work.give_up()
+    progress(len(todo), len(todo))
+    return file.finished(list(todo))
+
+
+@dataclass(slots=True)
+class _Work:
+    """What is under way in the pool."""
+
+    file: ResultFile
+    pool: Pool
+    running: "dict[Future[Answer], tuple[str, float]]" = field(default_factory=dict)  # key, since when
+    renewed_s: float = 0.0
+
+    def step(self) -> None:
+        """Keep the pool busy, and write what has been finished."""
+        for key, tables in self.file.claim(self.pool.num_slots - len(self.running)):
+            self.running[self.pool.submit(tables)] = key, time.monotonic()
+        if not self.running:
+            time.sleep(LOOK_S)  # others work on what is left
+            return
+        done, _ = wait(self.running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        for future in done:
+            answer, (key, since_s) = future.result(), self.running.pop(future)
+            self.file.finish(key, State(answer["state"]), answer["result"], time.monotonic() - since_s)
+        self._renew()
+
+    def _renew(self) -> None:
+        if time.monotonic() - self.renewed_s > LEASE_S / 3:
+            self.file.renew(key for key, _ in self.running.values())
+            self.renewed_s = time.monotonic()
+
+    def give_up(self) -> None:
+        for future in self.running:
+            future.cancel()
+        if self.running:
+            with suppress(RunError, InputError):  # if the file is what failed, the claims run out by themselves
+                self.file.release(key for key, _ in self.running.values())

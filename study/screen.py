@@ -1,0 +1,36 @@
+"""What can be said of a scenario without simulating it: whether it fits, and how fast it is at best."""
+
+from collections import defaultdict
+from typing import Any
+
+from halocast.cluster.catalogue import Cluster
+from halocast.schedule.ir import Lane, Schedule
+from halocast.sim.cost import op_seconds
+from halocast.sim.world import World
+from halocast.study.clusters import scenario_cluster
+from halocast.study.predict import fit_summary
+from halocast.study.scenario import Scenario
+from halocast.study.workload import prepare
+
+
+def screen(scenario: Scenario) -> dict[str, Any]:
+    """Memory and a bound of the epoch: what the busiest compute lane does alone, ops one after the other."""
+    cluster = scenario_cluster(scenario)
+    workload = prepare(scenario, cluster.num_ranks)
+    return {
+        "bound_s": bound_s(workload.schedule, cluster, scenario.world.world),
+        "ranks": cluster.num_ranks,
+        "hosts": cluster.num_hosts,
+        "price_per_s": None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
+        **fit_summary(workload.schedule, cluster),
+    }
+
+
+def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:
+    """No epoch is shorter: nothing makes kernels faster than they are alone, and transfers only add to them."""
+    busy: dict[int, float] = defaultdict(float)
+    for op in schedule.ops:
+        if op.lane is Lane.COMPUTE:
+            alone = op_seconds(op, cluster.device(op.rank), schedule.itemsize)
+            busy[op.rank] += alone / world.speed.get(op.rank, 1.0) / op.every
+    return max(busy.values())

@@ -1,0 +1,155 @@
+"""From a scenario to a checked schedule: sizes from the dataset's card or from the partitioned graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from halocast.base.errors import InputError, unknown
+from halocast.graph.card import card_names, load_card
+from halocast.graph.chunks import chunks_from_card, ways_of_graph
+from halocast.graph.graph import Graph, induced
+from halocast.graph.halo import Halo, from_assignment, from_card
+from halocast.graph.loaders import load
+from halocast.graph.partition import assign
+from halocast.graph.parts import Assignment
+from halocast.graph.synthetic import synthetic
+from halocast.methods import METHODS
+from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
+from halocast.schedule.check import check
+from halocast.schedule.ir import Schedule
+from halocast.study.scenario import Balance, GraphSection, Objective, Scenario, Source
+
+SYNTHETIC = "synthetic"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Workload:
+    """What both interpreters need; graph and assignment are there when the sizes come from data."""
+
+    scenario: Scenario
+    halo: Halo
+    spec: ModelSpec
+    schedule: Schedule
+    graph: Graph | None = None
+    assignment: Assignment | None = None
+
+
+def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say = lambda text: None) -> Workload:
+    """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
+    method, options = METHODS[scenario.method.name], scenario.method.options
+    if method.fit is not None:
+        options = method.fit(options, num_ranks, num_layers(scenario))
+        scenario = replace(scenario, method=replace(scenario.method, options=options))
+    num_parts = options.chunks if method.chunks else _num_parts(scenario.graph, num_ranks)
+    graph, assignment = None, None
+    if data and scenario.graph.source is Source.CARD:
+        raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
+    if not data and _from_card(scenario.graph):
+        section = scenario.graph
+        card = load_card(section.dataset)
+        card = card.cut() if section.objective is Objective.CUT else card
+        if method.chunks:
+            halo = chunks_from_card(card, num_parts, num_ways=options.ways, inductive=section.inductive)
+        else:
+            halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
+    else:
+        graph = load_graph(scenario.graph, say)
+        balanced = replace(scenario.graph, balance=Balance.COST) if method.chunks else scenario.graph
+        assignment = _assign(graph, balanced, num_parts, say)
+        halo = ways_of_graph(graph, assignment, options.ways) if method.chunks else from_assignment(graph, assignment)
+    spec = _spec(scenario, halo)
+    return Workload(
+        scenario=scenario,
+        halo=halo,
+        spec=spec,
+        schedule=make_schedule(scenario, halo, spec),
+        graph=graph,
+        assignment=assignment,
+    )
+
+
+def make_schedule(scenario: Scenario, halo: Halo, spec: ModelSpec) -> Schedule:
+    make = METHODS[scenario.method.name].make
+    return check(make(halo, spec, scenario.method.options, scenario.itemsize))
+
+
+def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:
+    """The scenario's graph, generated or loaded; with `inductive`, the part of it that training sees."""
+    if section.dataset == SYNTHETIC:
+        say(f"generating {section.nodes:,} nodes")
+        graph = synthetic(
+            nodes=section.nodes,
+            degree=section.degree,
+            skew=section.skew,
+            classes=section.classes,
+            features=section.features,
+            mixing=section.mixing,
+            seed=section.seed,
+        )
+    else:
+        say(f"loading {section.dataset}")
+        graph = _load(section.dataset)
+    return induced(graph, graph.train_mask) if section.inductive else graph
+
+
+def _load(dataset: str) -> Graph:
+    try:
+        return load(dataset)
+    except InputError as error:
+        if dataset in card_names():
+            raise InputError(
+                f"of {dataset} only the card is here, enough to simulate but not to run: {error}"
+            ) from None
+        raise
+
+
+def _assign(graph: Graph, section: GraphSection, num_parts: int, say: Say) -> Assignment:
+    say(f"partitioning {graph.num_nodes:,} nodes, {graph.num_edges:,} edges into {num_parts}")
+    return assign(
+        graph,
+        num_parts,
+        partitioner=section.partitioner,
+        objective=section.objective,
+        balance=section.balance,
+        seed=section.seed,
+    )
+
+
+def _from_card(section: GraphSection) -> bool:
+    has_card = section.dataset in card_names()
+    if section.source is Source.CARD and not has_card:
+        raise unknown("card", section.dataset, card_names(), "graph.source = card")
+    return has_card and section.source is not Source.DATA
+
+
+def _num_parts(section: GraphSection, num_ranks: int) -> int:
+    """One part per rank; a method that divides otherwise will say so itself."""
+    parts = num_ranks if section.parts is None else section.parts
+    if parts < num_ranks:
+        raise InputError(f"{num_ranks} ranks but graph.parts = {parts}: more ranks than parts, every rank needs one")
+    if parts > num_ranks:
+        raise InputError(f"graph.parts = {parts} but {num_ranks} ranks: every rank takes exactly one part")
+    return parts
+
+
+def num_layers(scenario: Scenario) -> int:
+    """A scenario's layers stand behind a projection, which a GCNII always has."""
+    return scenario.model.layers + (scenario.model.projection or scenario.model.kind is ModelKind.GCNII)
+
+
+def _spec(scenario: Scenario, halo: Halo) -> ModelSpec:
+    model = scenario.model
+    return ModelSpec(
+        kind=model.kind,
+        layers=num_layers(scenario),
+        hidden=model.hidden,
+        heads=model.heads,
+        recompute=model.recompute,
+        projection=model.projection,
+        num_linear=model.num_linear,
+        dropout=model.dropout,
+        norm=model.norm or USUAL_NORM[model.kind],
+        precompute=model.precompute,
+        num_features=halo.num_features,
+        num_classes=halo.num_classes,
+    )
