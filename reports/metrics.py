@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from halocast.reports.intervals import Intervals, clip, intersect, length, merge, subtract
 from halocast.schedule.ir import Kind, Lane, Schedule
-from halocast.schedule.passes import hyperperiod
 from halocast.schedule.trace import Span, Trace
 
 COMMUNICATION = frozenset(Kind) - {Kind.COMPUTE, Kind.SAMPLE}
@@ -68,14 +67,6 @@ class Metrics:
         """The share of communication that was hidden behind compute."""
         hidden, exposed = self.mean("hidden_comm_s"), self.mean("exposed_comm_s")
         return hidden / (hidden + exposed) if hidden + exposed > 0 else 0.0
-
-
-def steady_epochs(schedule: Schedule) -> tuple[int, int]:
-    """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
-    longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
-    period = hyperperiod(schedule)
-    warmup = period * -(-(1 + 2 * longest) // period)
-    return warmup, warmup + period * -(-(1 + 3 * longest) // period)
 
 
 def default_warmup(num_epochs: int) -> int:

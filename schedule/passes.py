@@ -138,6 +138,14 @@ def hyperperiod(schedule: Schedule) -> int:
     return lcm(1, *(op.every for op in schedule.ops))
 
 
+def steady_epochs(schedule: Schedule) -> tuple[int, int]:
+    """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
+    longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
+    period = hyperperiod(schedule)
+    warmup = period * -(-(1 + 2 * longest) // period)
+    return warmup, warmup + period * -(-(1 + 3 * longest) // period)
+
+
 def unroll(schedule: Schedule, factor: int) -> Schedule:
     """`factor` epochs as one loop body without cadences, as seen in steady state; op names gain `.epoch`."""
     assert factor % hyperperiod(schedule) == 0

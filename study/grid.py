@@ -13,9 +13,9 @@ from halocast.base.errors import unknown
 from halocast.base.records import require
 from halocast.calibrate.profile import Profile, calibrated
 from halocast.cluster.catalogue import Cluster, list_clusters, load_cluster
-from halocast.reports.metrics import default_warmup, steady_epochs
+from halocast.reports.metrics import default_warmup
 from halocast.schedule.ir import Schedule
-from halocast.schedule.passes import hyperperiod
+from halocast.schedule.passes import hyperperiod, steady_epochs
 from halocast.schedule.text import format_schedule
 from halocast.study.scenario import Scenario, format_scenario, load_scenario
 from halocast.study.workload import Workload

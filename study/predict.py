@@ -8,10 +8,9 @@ from typing import Any
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
-from halocast.reports.metrics import steady_epochs
 from halocast.reports.summary import summarise
 from halocast.schedule.ir import Schedule
-from halocast.schedule.passes import Rare, spread_rare
+from halocast.schedule.passes import Rare, spread_rare, steady_epochs
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate

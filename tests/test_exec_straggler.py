@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from training import metis_parts, small_graph, spec_for, train
 
-from halocast.reports.metrics import RankTimes, measure, steady_epochs
+from halocast.reports.metrics import RankTimes, measure
+from halocast.schedule.passes import steady_epochs
 from halocast.schedule.trace import Trace
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario

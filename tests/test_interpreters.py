@@ -10,9 +10,9 @@ from schedules import legal_schedules, op, two_rank_exchange
 from halocast.base.errors import RunError
 from halocast.cluster.catalogue import load_cluster
 from halocast.exec.run.null import execute_null
-from halocast.reports.metrics import measure, steady_epochs
+from halocast.reports.metrics import measure
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
-from halocast.schedule.passes import dependence_edges, hyperperiod, max_cycle_ratio
+from halocast.schedule.passes import dependence_edges, hyperperiod, max_cycle_ratio, steady_epochs
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate

@@ -28,10 +28,9 @@ from halocast.methods import METHODS
 from halocast.methods.bns import What
 from halocast.models.spec import ModelKind, ModelSpec
 from halocast.reports.drawn import drawn_summary
-from halocast.reports.metrics import steady_epochs
 from halocast.schedule.check import check, problems, staleness
 from halocast.schedule.ir import Kind, Matrix, Schedule
-from halocast.schedule.passes import memory
+from halocast.schedule.passes import memory, steady_epochs
 from halocast.schedule.text import format_schedule, parse_schedule
 from halocast.sim.engine import simulate
 

@@ -11,12 +11,12 @@ from schedules import PROMISED, legal_schedules, two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
-from halocast.reports.metrics import PARTS, default_warmup, measure, steady_epochs
+from halocast.reports.metrics import PARTS, default_warmup, measure
 from halocast.reports.network import Utilisation, busy_periods, utilisation
 from halocast.reports.summary import summarise
 from halocast.reports.table import csv_table, insights, markdown_table, seconds, size, text_table
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
-from halocast.schedule.passes import max_cycle_ratio
+from halocast.schedule.passes import max_cycle_ratio, steady_epochs
 from halocast.schedule.trace import LinkUse, Span, Trace
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate

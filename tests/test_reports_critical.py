@@ -10,8 +10,9 @@ from schedules import legal_schedules, op, two_rank_exchange
 from halocast.cluster.catalogue import load_cluster
 from halocast.exec.run.null import execute_null
 from halocast.reports.critical import Share, Step, StepKind, critical_path, last_window, shares
-from halocast.reports.metrics import COMMUNICATION, measure, pacing, steady_epochs
+from halocast.reports.metrics import COMMUNICATION, measure, pacing
 from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule
+from halocast.schedule.passes import steady_epochs
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate

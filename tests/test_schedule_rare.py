@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from schedules import op
 
-from halocast.reports.metrics import measure, steady_epochs
+from halocast.reports.metrics import measure
 from halocast.schedule.ir import Kernel, Schedule, Work
-from halocast.schedule.passes import spread_rare
+from halocast.schedule.passes import spread_rare, steady_epochs
 from halocast.sim.engine import simulate
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario
