@@ -5,7 +5,33 @@ measurements share.
 """
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
+
+
+class Numbers(StrEnum):
+    """What a kernel computes with: how many bytes a number has, and at which of a device's rates products run."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+    TF32 = "tf32"  # numbers of 4 bytes, products of numbers rounded to 10 bits
+    BFLOAT16 = "bfloat16"
+
+    @property
+    def itemsize(self) -> int:
+        return _ITEMSIZE[self]
+
+    @property
+    def bits(self) -> int:
+        return 8 * self.itemsize
+
+    @property
+    def master(self) -> "Numbers":
+        """What weights and their steps are kept in, where rows and products have these numbers."""
+        return Numbers.FLOAT32 if self is Numbers.BFLOAT16 else self
+
+
+_ITEMSIZE: Mapping[str, int] = MappingProxyType({"float64": 8, "float32": 4, "tf32": 4, "bfloat16": 2})
 
 KERNEL_DIMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

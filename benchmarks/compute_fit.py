@@ -123,7 +123,7 @@ class Sample:
 
 
 def total_seconds(kernels: Counter[Kernel], device: Device) -> float:
-    return sum(count * kernel_seconds(kernel, device, 4) for kernel, count in kernels.items())
+    return sum(count * kernel_seconds(kernel, device) for kernel, count in kernels.items())
 
 
 def read_samples(path: Path) -> list[Sample]:

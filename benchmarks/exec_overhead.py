@@ -20,7 +20,7 @@ from halocast.graph import Graph, assign, build_parts, from_parts, synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind, ModelSpec
 from halocast.schedule.check import check
-from halocast.schedule.ir import Lane
+from halocast.schedule.ir import Lane, Numbers
 from halocast.schedule.trace import Trace
 
 
@@ -72,7 +72,7 @@ def epoch_seconds(trace: Trace) -> list[float]:
     """Seconds between the ends of consecutive epochs on rank 0, warm-up dropped."""
     ends: dict[int, float] = {}
     for span in trace.of_rank(0):
-        if span.lane is Lane.COMPUTE:
+        if span.lane == Lane.COMPUTE:
             ends[span.epoch] = max(ends.get(span.epoch, 0.0), span.end_s)
     return [ends[epoch] - ends[epoch - 1] for epoch in range(2, len(ends))]
 
@@ -80,7 +80,7 @@ def epoch_seconds(trace: Trace) -> list[float]:
 def executed_seconds(graph: Graph, spec: ModelSpec, ranks: int, num_epochs: int) -> list[float]:
     parts = build_parts(graph, assign(graph, ranks, seed=0))
     method = METHODS["vanilla"]
-    schedule = check(method.make(from_parts(parts), spec, method.options(), 4))
+    schedule = check(method.make(from_parts(parts), spec, method.options(), Numbers.FLOAT32))
     settings = Settings(num_epochs=num_epochs, num_threads=1)
     return epoch_seconds(execute(Job(schedule=schedule, spec=spec, settings=settings), parts).trace)
 

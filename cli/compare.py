@@ -164,8 +164,8 @@ def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
     return [_result(here, predicts=summary["cluster"]), run]
 
 
-def _kernel_work(kernel: Kernel, itemsize: int) -> tuple[int, int]:
-    return flops(kernel.kind, kernel.dims), bytes_moved(kernel.kind, kernel.dims, itemsize)
+def _kernel_work(kernel: Kernel) -> tuple[int, int]:
+    return flops(kernel.kind, kernel.dims), bytes_moved(kernel.kind, kernel.dims, kernel.numbers.itemsize)
 
 
 def device_counts(size: int, chosen: int) -> list[int]:

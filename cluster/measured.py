@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.base.records import require
-from halocast.schedule.ir import Kernel, Kind, Op
+from halocast.schedule.ir import Kernel, Kind, Op, Pull, Push
 
 Dims = tuple[int, ...]
 Terms = dict[str, float]
@@ -170,7 +170,7 @@ class Measured:
         return context * (1 + self.crowd * (_factor(self.busy, kind) - 1))
 
     def op_overhead_s(self, op: Op) -> float:
-        if op.kind in (Kind.PUSH, Kind.PULL) and self.store is not None:
+        if isinstance(op.work, Push | Pull) and self.store is not None:
             return self.communication_op_s + self.store.seconds((op.work.num_bytes,), FLOAT_BYTES)
         return self.op_s * self.turns if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
 

@@ -30,10 +30,10 @@ from halocast.exec.run.handlers import handle, require_handlers
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
-from halocast.exec.store.ops import join_store, settle
+from halocast.exec.store.ops import join_store, settle, wait_for_pushes
 from halocast.exec.transport.comm import Link, PeerError, barrier, smallest
 from halocast.exec.transport.device import Device, ending, open_device
-from halocast.schedule.ir import MATCHED, Lane, Op
+from halocast.schedule.ir import COLLECTIVE, MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
 PROGRESS_EVERY_S = 0.1
@@ -133,6 +133,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         clock=clock,
         enter_lane=_lane_setup(device, threads),
         ended=state.forget if device.stages else _ending(state),
+        elsewhere=partial(wait_for_pushes, state),
     )
     state.progress = interpreter.progress
     set_initial_values(state)
@@ -154,8 +155,9 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
-    """Meet the other ranks; returns a process group for every lane that communicates, made in one order by all."""
+def _join(job: Job, num_ranks: int) -> dict[tuple[Lane, tuple[int, ...]], Any]:
+    """Meet the other ranks; returns the process groups of every lane that communicates, made in one order by all:
+    one of all ranks, and one of each smaller group that has a collective there."""
     limit = timedelta(seconds=job.settings.timeout_s)
     try:
         dist.init_process_group(job.settings.backend, timeout=limit)
@@ -163,15 +165,19 @@ def _join(job: Job, num_ranks: int) -> dict[Lane, Any]:
         raise PeerError(f"cannot meet the other ranks: {str(error).splitlines()[0]}") from None
     if dist.get_world_size() != num_ranks:
         raise InputError(f"torch.distributed has {dist.get_world_size()} ranks, expected {num_ranks}")
-    used = {op.lane for op in job.schedule.ops if op.kind in MATCHED}
-    return {lane: dist.new_group(timeout=limit) for lane in Lane if lane in used}
+    schedule = job.schedule
+    lanes = sorted({op.lane for op in schedule.ops if op.kind in MATCHED})
+    wanted = {(op.lane, schedule.group(op)) for op in schedule.ops if op.kind in COLLECTIVE}
+    smaller = sorted((lane, ranks) for lane, ranks in wanted if 1 < len(ranks) < num_ranks)
+    groups: dict[tuple[Lane, tuple[int, ...]], Any] = {(lane, ()): dist.new_group(timeout=limit) for lane in lanes}
+    return groups | {(lane, ranks): dist.new_group(list(ranks), timeout=limit) for lane, ranks in smaller}
 
 
 def _lane_setup(device: Device, threads: int) -> Callable[[Lane], None]:
     """Each lane is a thread; a device may have a stream for it."""
 
     def enter(lane: Lane) -> None:
-        if lane is not Lane.COMPUTE and not device.stages:
+        if lane != Lane.COMPUTE and not device.stages:
             go_first()
         torch.set_num_threads(threads)  # OpenMP keeps this per thread
         device.enter(lane)
@@ -184,7 +190,7 @@ def _ending(state: RankState) -> Callable[[Op], None]:
 
     def ended(op: Op) -> None:
         state.forget(op)
-        if op.lane is Lane.COMPUTE:
+        if op.lane == Lane.COMPUTE:
             give_turn()
 
     return ended

@@ -8,7 +8,7 @@ from typing import Any
 from halocast.graph.halo import Halo
 from halocast.methods import bns, digest, gnnpipe, pipegcn, psc, vanilla
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Schedule
+from halocast.schedule.ir import Numbers, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Method:
     `share` is the option that says how much is kept of what a method samples.
     """
 
-    make: Callable[[Halo, ModelSpec, Any, int], Schedule]
+    make: Callable[[Halo, ModelSpec, Any, Numbers], Schedule]
     options: type[Any]
     summary: str
     fit: Callable[[Any, int, int], Any] | None = None

@@ -20,7 +20,7 @@ from halocast.methods import vanilla
 from halocast.methods.common import PartOps
 from halocast.methods.sampled import DRAWN, SampledPart, drawn_matrices, smaller, unsampled
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Matrix, Op, Schedule
+from halocast.schedule.ir import Matrix, Numbers, Op, Schedule
 
 
 class What(StrEnum):
@@ -42,9 +42,9 @@ class Options:
         require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
 
 
-def bns(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+def bns(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     if unsampled(halo, spec):
-        made = vanilla.vanilla(halo, spec, vanilla.Options(), itemsize)
+        made = vanilla.vanilla(halo, spec, vanilla.Options(), numbers)
         return replace(made, meta=(("method", "bns"), ("sizes", halo.source)))
     rows = drawn_counts(halo.matrix, options.rate)
     dropped = _dropped(halo, rows)
@@ -52,10 +52,9 @@ def bns(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
     if options.what is not What.NODES:
         matrices = drawn_matrices(_kept_rows(halo, dropped, options.what), halo.matrix)
     some = smaller(halo, matrices[0].counts, halo.num_edges - dropped)
-    parts = [_part(rank, halo, some, spec, options, itemsize) for rank in range(halo.num_parts)]
+    parts = [_part(rank, halo, some, spec, options, numbers) for rank in range(halo.num_parts)]
     return Schedule(
         num_ranks=halo.num_parts,
-        itemsize=itemsize,
         matrices=matrices,
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in _rank_ops(part)),
@@ -75,11 +74,11 @@ def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
     return halo.expected_rows([Even(share) for share in keep.tolist()])
 
 
-def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, itemsize: int) -> SampledPart:
+def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, numbers: Numbers) -> SampledPart:
     words = {What.NODES: (), What.EDGES: (("of", "cut"),), What.DROPEDGE: (("of", "all"),)}
     return SampledPart(
-        full=PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize),
-        part=PartOps(rank=rank, halo=some, spec=spec, itemsize=itemsize),
+        full=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers),
+        part=PartOps(rank=rank, halo=some, spec=spec, numbers=numbers),
         draw="sample_rows" if options.what is What.NODES else "sample_drop",
         params=(("rate", repr(options.rate)), ("seed", str(options.seed)), *words[options.what]),
         by_receiver=options.what is not What.NODES,

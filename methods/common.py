@@ -6,21 +6,26 @@ needs, gh.l the gradient of its input rows, ghalo.l the partial gradients of hal
 our rows send back. gfirst is the gradient of layer 0's output where all later layers mix it in.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from halocast.graph.halo import Halo
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels, PartSize
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Work
+from halocast.schedule.ir import AllReduce, Buffer, Compute, Exchange, Kernel, Lane, Matrix, Numbers, Op, Role, Rows
 
 HALO_MATRIX = "halo"
 ADAM_MOMENTS = 2
 LABEL_BYTES = 3 * 8  # per node: its class, its place in a mask and its class there, int64
 
 
-def ir_kernels(kernels: Kernels) -> tuple[Kernel, ...]:
-    return tuple(Kernel(kind, dims) for kind, dims in kernels)
+IN_WEIGHTS = frozenset({Role.WEIGHTS, Role.WEIGHT_GRADS})
+IN_MASTER = frozenset({"loss", "update"})  # kernels that compute as exactly as weights are kept
+
+
+def ir_kernels(kernels: Kernels, numbers: Numbers = Numbers.FLOAT32) -> tuple[Kernel, ...]:
+    """Kernels that compute with such numbers; of few bits, the loss and the step have more."""
+    return tuple(Kernel(kind, dims, numbers.master if kind in IN_MASTER else numbers) for kind, dims in kernels)
 
 
 def halo_matrix(halo: Halo) -> Matrix:
@@ -34,7 +39,7 @@ class PartOps:
     rank: int
     halo: Halo
     spec: ModelSpec
-    itemsize: int = 4
+    numbers: Numbers = Numbers.FLOAT32  # of rows and products; weights have those of its master
     through_store: bool = False  # rows come from a store: no gradients go back, and the input's halo rows stay here
     size: PartSize = field(init=False)
 
@@ -45,6 +50,15 @@ class PartOps:
             num_edges=int(self.halo.num_edges[self.rank]),
         )
         object.__setattr__(self, "size", size)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of a row."""
+        return self.numbers.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.spec.num_weights * self.numbers.master.itemsize
 
     @property
     def alone(self) -> bool:
@@ -66,8 +80,7 @@ class PartOps:
             name=name,
             rank=self.rank,
             lane=Lane.COMPUTE,
-            kind=Kind.COMPUTE,
-            work=Work(kernels=ir_kernels(kernels)),
+            work=Compute(kernels=ir_kernels(kernels, self.numbers)),
             reads=reads,
             writes=writes,
             after=after,
@@ -107,8 +120,7 @@ class PartOps:
             name="allreduce",
             rank=self.rank,
             lane=Lane.REDUCE,
-            kind=Kind.ALLREDUCE,
-            work=Work(num_bytes=self.spec.num_weights * self.itemsize),
+            work=AllReduce(num_bytes=self.weight_bytes),
             reads=("grads",),
             writes=("grads",),
             after=after,
@@ -143,14 +155,17 @@ class PartOps:
         names: tuple[str, ...],
         after: tuple[tuple[str, int], ...],
     ) -> Op:
-        work = Work(
-            kernels=ir_kernels(pack), matrix=HALO_MATRIX, transposed=transposed, row_bytes=width * self.itemsize
+        work = Exchange(
+            kernels=ir_kernels(pack, self.numbers),
+            matrix=HALO_MATRIX,
+            transposed=transposed,
+            row_bytes=width * self.itemsize,
+            bits=self.numbers.bits,
         )
         return Op(
             name=name,
             rank=self.rank,
             lane=Lane.HALO,
-            kind=Kind.EXCHANGE,
             work=work,
             reads=(names[0],),
             writes=names[1:],
@@ -178,37 +193,38 @@ class PartOps:
 
     def _kept_buffers(self) -> list[Buffer]:
         size, spec = self.size, self.spec
-        weights = spec.num_weights * self.itemsize
+        weights = self.weight_bytes
         columns = size.num_inner + size.num_halo
         # CSR in both directions, int32 and a weight per edge as sparse products want it; degrees of every column
         edges = 2 * (4 + self.itemsize) * size.num_edges
         topology = edges + 4 * (size.num_inner + columns + 2) + 2 * columns * self.itemsize
         kept = [
-            ("topology", topology, Rows.NONE),
-            ("labels", LABEL_BYTES * size.num_inner, Rows.NONE),
-            ("weights", weights, Rows.NONE),
-            ("moments", ADAM_MOMENTS * weights, Rows.NONE),
-            ("grads", weights, Rows.NONE),
-            ("h.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER),
-            ("workspace", self._scratch_bytes(), Rows.NONE),
+            ("topology", topology, Rows.NONE, Role.NONE),
+            ("labels", LABEL_BYTES * size.num_inner, Rows.NONE, Role.NONE),
+            ("weights", weights, Rows.NONE, Role.WEIGHTS),
+            ("moments", ADAM_MOMENTS * weights, Rows.NONE, Role.NONE),
+            ("grads", weights, Rows.NONE, Role.WEIGHT_GRADS),
+            ("h.0", size.num_inner * spec.num_features * self.itemsize, Rows.INNER, Role.FEATURES),
+            ("workspace", self._scratch_bytes(), Rows.NONE, Role.NONE),
         ]
         if spec.precompute:
             rows = arithmetic.num_precomputed(spec, size)  # of attention, halo rows are among them
-            kept.append(("aggregated.0", rows * spec.num_features * self.itemsize, Rows.NONE))
+            kept.append(("aggregated.0", rows * spec.num_features * self.itemsize, Rows.NONE, Role.NONE))
         if self.through_store:
             halo = size.num_halo * spec.num_features * self.itemsize
-            kept += [("halo.0", halo, Rows.HALO)] if self.has_halo(0) else []
+            kept += [("halo.0", halo, Rows.HALO, Role.FEATURES)] if self.has_halo(0) else []
         elif not self.alone:
-            kept.append(("send_rows", 8 * self.num_sent, Rows.NONE))
+            kept.append(("send_rows", 8 * self.num_sent, Rows.NONE, Role.NONE))
             kept += [
-                (f"packed.{layer}", self.num_sent * spec.widths[layer] * self.itemsize, Rows.NONE)
+                (f"packed.{layer}", self.num_sent * spec.widths[layer] * self.itemsize, Rows.NONE, Role.NONE)
                 for layer in range(spec.layers)
                 if self.exchanges(layer)
             ]
-        return [
-            Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, persistent=True)
-            for name, num_bytes, rows in kept
-        ]
+        return [replace(self._buffer(*buffer), persistent=True) for buffer in kept]
+
+    def _buffer(self, name: str, num_bytes: int, rows: Rows, role: Role) -> Buffer:
+        bits = (self.numbers.master if role in IN_WEIGHTS else self.numbers).bits
+        return Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, role=role, bits=bits)
 
     def _scratch_bytes(self) -> int:
         """What the op that needs most takes while it runs; an allocator keeps it for the next."""
@@ -218,21 +234,23 @@ class PartOps:
     def _layer_buffers(self, layer: int) -> list[Buffer]:
         size, spec = self.size, self.spec
         row = spec.widths[layer] * self.itemsize
-        made: list[tuple[str, int, Rows]] = []
+        made: list[tuple[str, int, Rows, Role]] = []
         if layer > 0:
+            role = Role.FIRST if layer == 1 and spec.mixes_first(layer) else Role.ROWS
             made += [
-                (f"h.{layer}", size.num_inner * row, Rows.INNER),
-                (f"gh.{layer}", size.num_inner * row, Rows.INNER),
+                (f"h.{layer}", size.num_inner * row, Rows.INNER, role),
+                (f"gh.{layer}", size.num_inner * row, Rows.INNER, Role.GRAD),
             ]
         if layer == 1 and spec.mixes_first(layer):
-            made.append(("gfirst", size.num_inner * row, Rows.INNER))
+            made.append(("gfirst", size.num_inner * row, Rows.INNER, Role.FIRST_GRAD))
         if layer < spec.layers:
-            made.append((f"keep.{layer}", arithmetic.kept_bytes(spec, layer, size, self.itemsize), Rows.NONE))
+            kept_bytes = arithmetic.kept_bytes(spec, layer, size, self.itemsize)
+            made.append((f"keep.{layer}", kept_bytes, Rows.NONE, Role.NONE))
         if layer < spec.layers and self.exchanges(layer):
-            made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO))
+            made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO, Role.ROWS))
         if layer < spec.layers and self.returns(layer):
             made += [
-                (f"ghalo.{layer}", size.num_halo * row, Rows.HALO),
-                (f"gsent.{layer}", self.num_sent * row, Rows.SENT),
+                (f"ghalo.{layer}", size.num_halo * row, Rows.HALO, Role.GRAD),
+                (f"gsent.{layer}", self.num_sent * row, Rows.SENT, Role.GRAD),
             ]
-        return [Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows) for name, num_bytes, rows in made]
+        return [self._buffer(*buffer) for buffer in made]

@@ -11,7 +11,20 @@ from halocast.base.records import require
 from halocast.graph.halo import Halo
 from halocast.methods.common import PartOps
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import NO_BOUND, SHARED, Buffer, Kind, Lane, Op, Schedule, Work
+from halocast.schedule.ir import (
+    NO_BOUND,
+    SHARED,
+    AllReduce,
+    Buffer,
+    Lane,
+    Numbers,
+    Op,
+    Payload,
+    Pull,
+    Push,
+    Role,
+    Schedule,
+)
 
 WEIGHTS = "server"  # the weights in the store
 
@@ -41,22 +54,21 @@ class AsyncOptions(Options):
         require(self.bound >= NO_BOUND, f"bound = {self.bound}: needs to be at least 0, or -1 for none")
 
 
-def digest(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
-    return _schedule(halo, spec, options, itemsize, "digest")
+def digest(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
+    return _schedule(halo, spec, options, numbers, "digest")
 
 
-def digest_a(halo: Halo, spec: ModelSpec, options: AsyncOptions, itemsize: int = 4) -> Schedule:
-    return _schedule(halo, spec, options, itemsize, "digest-a")
+def digest_a(halo: Halo, spec: ModelSpec, options: AsyncOptions, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
+    return _schedule(halo, spec, options, numbers, "digest-a")
 
 
-def _schedule(halo: Halo, spec: ModelSpec, options: Options, itemsize: int, name: str) -> Schedule:
+def _schedule(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers, name: str) -> Schedule:
     parts = [
-        _Part(part=PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize, through_store=True), options=options)
+        _Part(part=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers, through_store=True), options=options)
         for rank in range(halo.num_parts)
     ]
     return Schedule(
         num_ranks=halo.num_parts,
-        itemsize=itemsize,
         buffers=(*_store(parts[0]), *(buffer for part in parts for buffer in part.part.buffers())),
         ops=tuple(op for part in parts for op in part.ops()),
         meta=(("method", name), ("sizes", halo.source)),
@@ -74,8 +86,13 @@ def _store(first: "_Part") -> list[Buffer]:
     layers = [layer for layer in range(part.spec.layers) if part.exchanges(layer)]
     tables = [(f"store.{layer}", num_rows * part.spec.widths[layer] * part.itemsize) for layer in layers]
     if first.free:
-        tables.append((WEIGHTS, part.spec.num_weights * part.itemsize))
-    return [Buffer(name=name, rank=SHARED, num_bytes=num_bytes, persistent=True) for name, num_bytes in tables]
+        tables.append((WEIGHTS, part.weight_bytes))
+    kept = {WEIGHTS: (Role.WEIGHTS, part.numbers.master.bits)}
+    return [
+        Buffer(name=name, rank=SHARED, num_bytes=num_bytes, role=role, bits=bits, persistent=True)
+        for name, num_bytes in tables
+        for role, bits in [kept.get(name, (Role.ROWS, part.numbers.bits))]
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,32 +141,33 @@ class _Part:
         begins = ((f"forward.{layer - 2}", 0),) if layer >= 2 else self.begins
         waits = ((f"push.{layer}", 1), *begins)
         num_bytes = self.part.size.num_halo * self.part.spec.widths[layer] * self.part.itemsize
-        op = self._stored(f"pull.{layer}", Lane.STORE, Kind.PULL, num_bytes, (f"store.{layer}", f"halo.{layer}"), waits)
+        names = (f"store.{layer}", f"halo.{layer}")
+        op = self._stored(f"pull.{layer}", Lane.STORE, Pull(num_bytes=num_bytes), names, waits)
         return replace(op, every=self.options.interval)
 
     def _push(self, layer: int) -> Op:
         num_bytes = self.part.size.num_inner * self.part.spec.widths[layer] * self.part.itemsize
         waits = ((f"forward.{layer - 1}", 0),)
-        op = self._stored(f"push.{layer}", Lane.HALO, Kind.PUSH, num_bytes, (f"h.{layer}", f"store.{layer}"), waits)
+        names = (f"h.{layer}", f"store.{layer}")
+        op = self._stored(f"push.{layer}", Lane.HALO, Push(num_bytes=num_bytes), names, waits)
         return replace(op, every=self.options.interval, offset=1 % self.options.interval)
 
     def _fetch(self) -> Op:
         """The newest weights, once the own last step is among them."""
         assert isinstance(self.options, AsyncOptions)
-        op = self._stored("fetch", Lane.REDUCE, Kind.PULL, self._weights, (WEIGHTS, "weights"), (("deliver", 1),))
-        return replace(op, work=replace(op.work, bound=self.options.bound))
+        work = Pull(num_bytes=self.part.weight_bytes, bound=self.options.bound)
+        return self._stored("fetch", Lane.REDUCE, work, (WEIGHTS, "weights"), (("deliver", 1),))
 
     def _deliver(self) -> Op:
-        op = self._stored("deliver", Lane.REDUCE, Kind.PUSH, self._weights, ("weights", WEIGHTS), self._ends)
-        return replace(op, work=replace(op.work, scale=self._share))
+        work = Push(num_bytes=self.part.weight_bytes, scale=self._share)
+        return self._stored("deliver", Lane.REDUCE, work, ("weights", WEIGHTS), self._ends)
 
     def _average(self) -> Op:
         return Op(
             name="average",
             rank=self.part.rank,
             lane=Lane.REDUCE,
-            kind=Kind.ALLREDUCE,
-            work=Work(num_bytes=self._weights, scale=self._share),
+            work=AllReduce(num_bytes=self.part.weight_bytes, scale=self._share),
             reads=("weights",),
             writes=("weights",),
             after=self._ends,
@@ -173,16 +191,11 @@ class _Part:
         shares = {Average.TRAIN: train[self.part.rank] / train.sum(), Average.PLAIN: 1 / self.part.halo.num_parts}
         return float(shares[self.options.average])
 
-    @property
-    def _weights(self) -> int:
-        return self.part.spec.num_weights * self.part.itemsize
-
     def _stored(
         self,
         name: str,
         lane: Lane,
-        kind: Kind,
-        num_bytes: int,
+        work: Payload,
         moves: tuple[str, str],
         after: tuple[tuple[str, int], ...],
     ) -> Op:
@@ -190,8 +203,7 @@ class _Part:
             name=name,
             rank=self.part.rank,
             lane=lane,
-            kind=kind,
-            work=Work(num_bytes=num_bytes),
+            work=work,
             reads=moves[:1],
             writes=moves[1:],
             after=after,

@@ -13,7 +13,7 @@ from halocast.graph.halo import Halo
 from halocast.methods.common import PartOps, halo_matrix
 from halocast.models import arithmetic
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Lane, Op, Rows, Schedule
+from halocast.schedule.ir import Buffer, Lane, Numbers, Op, Rows, Schedule
 
 
 class Warmup(StrEnum):
@@ -60,14 +60,13 @@ class OptionsGF(Options):
     smooth: Smooth = Smooth.BOTH
 
 
-def pipegcn(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+def pipegcn(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     parts = [
-        _Pipelined(part=PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize), options=options)
+        _Pipelined(part=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers), options=options)
         for rank in range(halo.num_parts)
     ]
     return Schedule(
         num_ranks=halo.num_parts,
-        itemsize=itemsize,
         matrices=(halo_matrix(halo),) if halo.num_parts > 1 else (),
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in part.ops()),

@@ -27,7 +27,7 @@ from halocast.methods.sampled import (
 )
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Lane, Matrix, Op, Rows, Schedule
+from halocast.schedule.ir import Buffer, Exchange, Lane, Matrix, Numbers, Op, Rows, Schedule
 
 MISSED = "missed"  # matrix: rows of layer 0 that travel
 MISSES, LACKS = "misses", "lacks"  # their ids, at the receiver and at the owner
@@ -64,10 +64,10 @@ class Options:
         require(late, "wait = barrier: needs tau of at least 1, or an epoch would wait for rows it makes itself")
 
 
-def psc(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+def psc(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     meta = (("method", "psc"), ("sizes", halo.source), *_warnings(spec, options))
     if unsampled(halo, spec):
-        return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), itemsize), meta=meta)
+        return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), numbers), meta=meta)
     odds = [Important(eps=options.eps, least=options.least, symmetric=spec.symmetric)] * halo.num_parts
     drawn, *matrices = drawn_matrices(halo.expected_rows(odds), halo.matrix)
     missed = drawn
@@ -77,10 +77,9 @@ def psc(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Sch
         matrices.append(missed)
     edges = halo.kept_edges(odds)
     sizes = (halo, smaller(halo, drawn.counts, edges), smaller(halo, missed.counts, edges))
-    parts = [_Part.of(rank, sizes, spec, options, itemsize) for rank in range(halo.num_parts)]
+    parts = [_Part.of(rank, sizes, spec, options, numbers) for rank in range(halo.num_parts)]
     return Schedule(
         num_ranks=halo.num_parts,
-        itemsize=itemsize,
         matrices=(drawn, *matrices),
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in part.ops()),
@@ -105,8 +104,10 @@ class _Part:
     options: Options
 
     @classmethod
-    def of(cls, rank: int, sizes: tuple[Halo, Halo, Halo], spec: ModelSpec, options: Options, itemsize: int) -> "_Part":
-        full, part, misses = (PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize) for halo in sizes)
+    def of(
+        cls, rank: int, sizes: tuple[Halo, Halo, Halo], spec: ModelSpec, options: Options, numbers: Numbers
+    ) -> "_Part":
+        full, part, misses = (PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers) for halo in sizes)
         words: dict[str, object] = {"eps": options.eps, "least": options.least, "symmetric": int(spec.symmetric)}
         words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
         if _caches(spec, options):
@@ -165,6 +166,7 @@ class _Part:
         if layer > 0 or not self.caches:
             return [sampled.exchange(layer, begins), sampled.forward(layer)]
         sent = self.misses.exchange(0, (*begins, (sampled.draw, 0), ("exchange_ids", 0)))
+        assert isinstance(sent.work, Exchange)
         sent = replace(sent, work=replace(sent.work, matrix=MISSED), reads=(*sent.reads, LACKS, MISSES))
         return [sent, self._recall(), _instead(sampled.forward(0))]
 

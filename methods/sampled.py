@@ -18,7 +18,7 @@ from halocast.methods.common import PartOps, ir_kernels
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Kind, Lane, Matrix, Op, Rows, Work
+from halocast.schedule.ir import Buffer, Exchange, Lane, Matrix, Op, Rows, Sample
 
 SENDS, NEEDS, GRAPH = "sends", "needs", "graph"
 DRAWN, ASKED = "drawn", "asked"  # matrices: rows that travel, and ids
@@ -74,8 +74,7 @@ class SampledPart:
             name=self.draw,
             rank=self.part.rank,
             lane=self.lane,
-            kind=Kind.SAMPLE,
-            work=Work(kernels=ir_kernels(draw_numbers(count)), params=self.params),
+            work=Sample(kernels=ir_kernels(draw_numbers(count)), params=self.params),
             reads=reads,
             writes=(NEEDS if self.by_receiver else SENDS,),
             after=after,
@@ -89,8 +88,7 @@ class SampledPart:
             name="exchange_ids",
             rank=self.part.rank,
             lane=self.id_lane,
-            kind=Kind.EXCHANGE,
-            work=Work(matrix=matrix, transposed=self.by_receiver, row_bytes=ID_BYTES),
+            work=Exchange(matrix=matrix, transposed=self.by_receiver, row_bytes=ID_BYTES, bits=8 * ID_BYTES),
             reads=told[:1],
             writes=told[1:],
             after=((self.draw, 0),),
@@ -110,6 +108,7 @@ class SampledPart:
         return replace(self._picked(op, self.lag), lane=self.grad_lane)
 
     def _picked(self, op: Op, lag: int) -> Op:
+        assert isinstance(op.work, Exchange)
         return replace(
             op,
             work=replace(op.work, matrix=DRAWN),
@@ -150,7 +149,7 @@ class SampledPart:
         if self.part.exchanges(layer) or not self.part.spec.attends(layer):
             return op
         makes = arithmetic.forward if op.verb == "forward" else arithmetic.backward
-        kernels = ir_kernels((*added, *makes(self.part.spec, layer, self.full.size)))
+        kernels = ir_kernels((*added, *makes(self.part.spec, layer, self.full.size)), self.part.numbers)
         return replace(op, work=replace(op.work, kernels=kernels))
 
     def buffers(self) -> list[Buffer]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from halocast.graph.halo import Halo
 from halocast.methods.common import PartOps, halo_matrix
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.ir import Numbers, Op, Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,11 +13,10 @@ class Options:
     """Vanilla has nothing to choose."""
 
 
-def vanilla(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
-    parts = [PartOps(rank=rank, halo=halo, spec=spec, itemsize=itemsize) for rank in range(halo.num_parts)]
+def vanilla(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
+    parts = [PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers) for rank in range(halo.num_parts)]
     return Schedule(
         num_ranks=halo.num_parts,
-        itemsize=itemsize,
         matrices=(halo_matrix(halo),) if halo.num_parts > 1 else (),
         buffers=tuple(buffer for part in parts for buffer in part.buffers()),
         ops=tuple(op for part in parts for op in _rank_ops(part)),

@@ -53,7 +53,7 @@ def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
     for rank in range(trace.num_ranks):
         spans = list(trace.of_rank(rank))
         window = steady_window(spans, warmup_epochs)
-        lane = sorted((span for span in spans if span.lane is Lane.COMPUTE), key=lambda span: span.start_s)
+        lane = sorted((span for span in spans if span.lane == Lane.COMPUTE), key=lambda span: span.start_s)
         now = window[0]
         for span in (span for span in lane if span.end_s > window[0]):
             for key, interval in (*_before(causes, span, now), *_during(causes, span)):
@@ -69,7 +69,7 @@ def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) 
     causes, found, now = Causes(trace, schedule), defaultdict[str, list[float]](list), 0.0
     for span in sorted(trace.of_rank(rank), key=lambda span: span.start_s):
         parts = list(_during(causes, span))
-        if span.lane is Lane.COMPUTE:
+        if span.lane == Lane.COMPUTE:
             parts += _before(causes, span, now)
             now = span.end_s
         own = [end - start for (op, part), (start, end) in parts if op == span.op and part is not Part.WAITS]
@@ -88,7 +88,7 @@ def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, Part], Inte
 def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, Part], Interval]]:
     """What the lane did not do between the end of its op before, at `now`, and the start of this one."""
     cause = causes.last_to_end(span)
-    if cause is None or cause.end_s <= now or cause.lane is Lane.COMPUTE:
+    if cause is None or cause.end_s <= now or cause.lane == Lane.COMPUTE:
         return [((span.op, Part.OVERHEAD), (now, span.start_s))]
     until = min(cause.end_s, span.start_s)
     late = ((span.op, Part.OVERHEAD), (until, span.start_s))

@@ -8,7 +8,7 @@ from halocast.schedule.ir import Kernel, Schedule
 from halocast.schedule.trace import Trace
 
 FAILED = "failed"  # the source of a row without figures
-KernelWork = Callable[[Kernel, int], tuple[int, int]]  # (kernel, bytes per number) -> FLOPs, bytes it moves
+KernelWork = Callable[[Kernel], tuple[int, int]]  # (kernel, bytes per number) -> FLOPs, bytes it moves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

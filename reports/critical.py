@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from halocast.reports.intervals import Interval
 from halocast.reports.metrics import COMMUNICATION, pacing, steady_window
-from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.ir import Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace
 
 Instance = tuple[int, str, int]  # rank, op, epoch
@@ -128,10 +128,8 @@ class Causes:
     def last_to_end(self, span: Span) -> Span | None:
         """Of what the span waited for before it started, what ended last."""
         waited = [self._before.get((span.rank, span.op, span.epoch))]
-        for name, lag in self._op(span).after:
-            source = self._schedule.find(span.rank, name)
-            assert source is not None
-            waited.append(self._spans.get((span.rank, name, source.latest(span.epoch - lag))))
+        for source, epoch in self._schedule.awaits(self._op(span), span.epoch):
+            waited.append(self._spans.get((source.rank, source.name, epoch)))
         return max((one for one in waited if one is not None), key=lambda one: one.end_s, default=None)
 
     def _op(self, span: Span) -> Op:
@@ -143,7 +141,7 @@ class Causes:
 def _lane_order(trace: Trace, schedule: Schedule) -> dict[Instance, Span]:
     """For every instance the span before it on its lane."""
     place = {(op.rank, op.name): k for k, op in enumerate(schedule.ops)}
-    lanes: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in sorted(trace.spans, key=lambda span: (span.epoch, place[span.rank, span.op])):
         lanes[span.rank, span.lane].append(span)
     return {(b.rank, b.op, b.epoch): a for spans in lanes.values() for a, b in pairwise(spans)}

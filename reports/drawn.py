@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from halocast.schedule.ir import Ints, Kind, Reals, Schedule
+from halocast.schedule.ir import Exchange, Ints, Reals, Schedule
 
 SIGMAS = 2.0  # half the width of a band: about 95 % of epochs are in it
 MOST_PAIRS = 8
@@ -19,7 +19,8 @@ def drawn_summary(schedule: Schedule) -> dict[str, Any]:
     drawn = {matrix.name: (matrix.counts, matrix.spread) for matrix in schedule.matrices if matrix.spread is not None}
     if not drawn:
         return {}
-    row_bytes = {op.name: (op.work.matrix, op.work.row_bytes) for op in schedule.ops if op.kind is Kind.EXCHANGE}
+    moved = {op.name: op.work for op in schedule.ops}
+    row_bytes = {name: (w.matrix, w.row_bytes) for name, w in moved.items() if isinstance(w, Exchange)}
     sizes = [(num_bytes, *drawn[name]) for name, num_bytes in row_bytes.values() if name in drawn]
     total = float(sum(num_bytes * counts.sum() for num_bytes, counts, _ in sizes))
     deviation = sum(num_bytes * spread for num_bytes, _, spread in sizes)

@@ -117,7 +117,7 @@ def _rank_times(
     num_epochs: int,
 ) -> RankTimes:
     window = steady_window(spans, warmup_epochs)
-    computes = [(s.start_s, s.end_s) for s in spans if s.lane is Lane.COMPUTE and s.kind not in COMMUNICATION]
+    computes = [(s.start_s, s.end_s) for s in spans if s.lane == Lane.COMPUTE and s.kind not in COMMUNICATION]
     busy = clip(merge(computes), window)
     idle = subtract([window], busy)
     moving, reducing, waiting = (clip(part, window) for part in _communication(spans, schedule, starts))
@@ -154,7 +154,7 @@ def pacing(spans: Sequence[Span]) -> Sequence[Span]:
 
     What a pipeline still sends after its last step belongs to an epoch that will not be computed any more.
     """
-    return [span for span in spans if span.lane is Lane.COMPUTE] or spans
+    return [span for span in spans if span.lane == Lane.COMPUTE] or spans
 
 
 def _communication(

@@ -31,7 +31,7 @@ def timers(trace: Trace, schedule: Schedule, warmup_epochs: int) -> tuple[Timers
     by_key = {(span.rank, span.op, span.epoch): span for span in trace.spans}
     lanes: dict[int, list[Span]] = defaultdict(list)
     for span in trace.spans:
-        if span.lane is Lane.COMPUTE:
+        if span.lane == Lane.COMPUTE:
             lanes[span.rank].append(span)
     steady = trace.num_epochs - warmup_epochs
     return tuple(_rank(lanes[rank], schedule, by_key, warmup_epochs, steady) for rank in range(trace.num_ranks))
@@ -83,6 +83,6 @@ def _gap(
 def _last_awaited(span: Span, schedule: Schedule, by_key: Mapping[Key, Span]) -> Span | None:
     op = schedule.find(span.rank, span.op)
     assert op is not None
-    awaited = (by_key.get((span.rank, name, span.epoch - lag)) for name, lag in op.after)
-    others = [one for one in awaited if one is not None and one.lane is not Lane.COMPUTE]
-    return max(others, key=lambda one: one.end_s, default=None)
+    awaited = (by_key.get((source.rank, source.name, epoch)) for source, epoch in schedule.awaits(op, span.epoch))
+    others = [waited for waited in awaited if waited is not None and waited.lane != Lane.COMPUTE]
+    return max(others, key=lambda waited: waited.end_s, default=None)

@@ -6,7 +6,7 @@ Each rule is a function from a schedule to messages that name the op; later rule
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,21 +16,28 @@ from halocast.schedule.ir import (
     CARRIES,
     IDS,
     KERNEL_DIMS,
+    LANE_ROLE,
     MATCHED,
     NAME,
     NO_BOUND,
     SHARED,
-    WORK_OF,
+    Broadcast,
+    Exchange,
     Kind,
+    Message,
     Op,
+    Payload,
+    Pull,
     Rows,
     Schedule,
     Work,
 )
-from halocast.schedule.passes import communications, dependence_edges, find_cycle, hyperperiod, read_lag
+from halocast.schedule.passes import agreed_size as _size
+from halocast.schedule.passes import communications, dependence_edges, find_cycle, hyperperiod, longest_lag, read_lag
 
 Rule = Callable[[Schedule], Iterator[str]]
 WORD = re.compile(r"[A-Za-z0-9_.+-]+")  # of params
+MOST_BITS = 64  # of a number
 
 
 def check(schedule: Schedule) -> Schedule:
@@ -55,6 +62,8 @@ def _names(schedule: Schedule) -> Iterator[str]:
     for op in schedule.ops:
         if not NAME.fullmatch(op.name):
             yield f"op {op.label}: a name is verb.index, lower case, not {op.name!r}"
+        if not LANE_ROLE.fullmatch(op.lane.role) or op.lane.index < 0:
+            yield f"op {op.label}: a lane is a word and an index of at least 0, not {op.lane}"
         if not 0 <= op.rank < schedule.num_ranks:
             yield f"op {op.label}: rank {op.rank} is not in 0..{schedule.num_ranks - 1}"
         if op.every < 1 or not 0 <= op.offset < op.every:
@@ -82,6 +91,8 @@ def _sizes(schedule: Schedule) -> Iterator[str]:
     for buffer in schedule.buffers:
         if buffer.num_bytes < 0:
             yield f"buffer {buffer.rank}/{buffer.name}: negative size {buffer.num_bytes}"
+        if not 1 <= buffer.bits <= MOST_BITS:
+            yield f"buffer {buffer.rank}/{buffer.name}: bits = {buffer.bits}: a number has 1 to {MOST_BITS}"
     for matrix in schedule.matrices:
         if matrix.counts.shape != (schedule.num_ranks, schedule.num_ranks):
             yield f"matrix {matrix.name}: shape {matrix.counts.shape} is not ranks x ranks"
@@ -107,33 +118,33 @@ def _work(schedule: Schedule) -> Iterator[str]:
             dims = KERNEL_DIMS.get(kernel.kind)
             if dims is None or len(dims) != len(kernel.dims) or min(kernel.dims) < 0:
                 yield f"op {op.label}: kernel {kernel.kind}{kernel.dims} is not one of {dict(KERNEL_DIMS)}"
-        yield from _work_of_kind(schedule, op)
+        for key, word in op.work.params:
+            if not NAME.fullmatch(key) or not WORD.fullmatch(word):
+                yield f"op {op.label}: params are words, not {key!r} = {word!r}"
+        if op.carries and op.kind is not Kind.COMPUTE:
+            yield f"op {op.label}: only a COMPUTE says whether it carries, a {op.kind} is known to"
+        yield from (f"op {op.label}: {problem}" for problem in _moved(schedule, op, op.work))
 
 
-def _work_of_kind(schedule: Schedule, op: Op) -> Iterator[str]:
-    work, needs = op.work, WORK_OF[op.kind]
-    said = Work(kernels=work.kernels, scale=work.scale, bound=work.bound, params=work.params)
-    if needs == "matrix":
-        said = replace(said, matrix=work.matrix, transposed=work.transposed, row_bytes=work.row_bytes)
+def _moved(schedule: Schedule, op: Op, work: Work) -> Iterator[str]:
+    """What is wrong with the bytes that an op moves."""
+    if isinstance(work, Exchange):
         if schedule.matrix(work.matrix) is None:
-            yield f"op {op.label}: exchanges rows of matrix {work.matrix!r}, which is not defined"
-    elif needs == "peer":
-        said = replace(said, peer=work.peer, num_bytes=work.num_bytes)
-        if not 0 <= work.peer < schedule.num_ranks or work.peer == op.rank:
-            yield f"op {op.label}: peer {work.peer} is not another rank"
-    elif needs == "payload":
-        said = replace(said, num_bytes=work.num_bytes)
-    if said != work:
-        yield f"op {op.label}: a {op.kind} has no such work: {work}"
-    if min(work.row_bytes, work.num_bytes) < 0:
-        yield f"op {op.label}: negative bytes"
-    if work.bound != NO_BOUND and (op.kind is not Kind.PULL or work.bound < 0):
-        yield f"op {op.label}: bound {work.bound} is for a PULL and at least 0"
-    for key, word in work.params:
-        if not NAME.fullmatch(key) or not WORD.fullmatch(word):
-            yield f"op {op.label}: params are words, not {key!r} = {word!r}"
-    if op.carries and op.kind is not Kind.COMPUTE:
-        yield f"op {op.label}: only a COMPUTE says whether it carries, a {op.kind} is known to"
+            yield f"exchanges rows of matrix {work.matrix!r}, which is not defined"
+        if not 1 <= work.bits <= MOST_BITS:
+            yield f"bits = {work.bits}: a number has 1 to {MOST_BITS}"
+    if isinstance(work, Message) and (not 0 <= work.peer < schedule.num_ranks or work.peer == op.rank):
+        yield f"peer {work.peer} is not another rank"
+    if (work.row_bytes if isinstance(work, Exchange) else _payload(work)) < 0:
+        yield "negative bytes"
+    if isinstance(work, Pull) and work.bound < NO_BOUND:
+        yield f"bound {work.bound} needs to be at least 0"
+    if isinstance(work, Broadcast) and work.root not in schedule.group(op):
+        yield f"root {work.root} is not one of its ranks {schedule.group(op)}"
+
+
+def _payload(work: Work) -> int:
+    return work.num_bytes if isinstance(work, Message | Payload) else 0
 
 
 def _matching(schedule: Schedule) -> Iterator[str]:
@@ -167,12 +178,14 @@ def _disagreement(op: Op, peer: Op) -> str:
     a, b = op.work, peer.work
     if peer.kind is not opposite.get(op.kind, op.kind):
         return f"{op.kind} meets {peer.kind}"
-    if op.kind in opposite and b.peer != op.rank:
+    if isinstance(b, Message) and b.peer != op.rank:
         return f"peers differ, {peer.label} means rank {b.peer}"
-    if (a.matrix, a.transposed, a.row_bytes) != (b.matrix, b.transposed, b.row_bytes):
+    if isinstance(a, Exchange) and isinstance(b, Exchange) and _size(a) != _size(b):
         return f"sizes differ, {a.matrix} x {a.row_bytes} and {b.matrix} x {b.row_bytes}"
-    if a.num_bytes != b.num_bytes:
-        return f"sizes differ, {a.num_bytes} and {b.num_bytes} bytes"
+    if _payload(a) != _payload(b):
+        return f"sizes differ, {_payload(a)} and {_payload(b)} bytes"
+    if _size(a) != _size(b):
+        return f"roots differ, {_size(a)[-1]} and {_size(b)[-1]}"
     if (op.every, op.offset) != (peer.every, peer.offset):
         return f"cadences differ, every {op.every} and every {peer.every}"
     return ""
@@ -213,8 +226,8 @@ def _exchanged_rows(schedule: Schedule) -> Iterator[str]:
 def _drawn_sizes(schedule: Schedule) -> Iterator[str]:
     """Where sizes are drawn, both ends know them from the ids of the rows; the ids themselves say how many they are."""
     for op in schedule.ops:
-        matrix = schedule.matrix(op.work.matrix)
-        if op.kind is Kind.EXCHANGE and matrix is not None and matrix.drawn:
+        matrix = schedule.matrix(op.work.matrix) if isinstance(op.work, Exchange) else None
+        if matrix is not None and matrix.drawn:
             kinds = [found.rows for name in op.reads if (found := schedule.buffer(op.rank, name))]
             if not kinds or (kinds[0] not in IDS and not set(kinds) >= IDS):
                 yield f"op {op.label}: rows of {matrix.name!r} are drawn, it needs the ids of both ends among its reads"
@@ -243,8 +256,7 @@ class Read:
 
 def staleness(schedule: Schedule) -> tuple[Read, ...]:
     """The age of every value read that some op writes: epochs since a COMPUTE or SAMPLE made it."""
-    period = hyperperiod(schedule)
-    longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
+    period, longest = hyperperiod(schedule), longest_lag(schedule)
     start = period * (3 + 3 * longest)  # any chain of one exchange and one pull has reached steady state
     ages = _Ages(schedule)
     reads = []

@@ -1,74 +1,134 @@
 """The schedule IR: an epoch is a loop body whose dependencies carry an iteration distance.
 
-    Schedule := num_ranks, itemsize, matrices, buffers, ops, meta
-    Matrix   := name, counts, spread         counts[i, j] = rows rank i gives to rank j (with a spread: on average)
-    Buffer   := name, rank, num_bytes, rows, persistent, exact    rank SHARED: in the store, seen by all ranks
-    Op       := name, rank, lane, kind, work, reads, writes, after, every, offset, carries
+    Schedule := num_ranks, matrices, buffers, ops, meta
+    Matrix   := name, counts, rows, spread   counts[i, j] = rows rank i gives to rank j (with a spread: on average)
+    Buffer   := name, rank, num_bytes, rows, role, bits, persistent, exact    rank SHARED: in the store, seen by all
+    Op       := name, rank, lane, work, reads, writes, after, every, offset, carries
+    Lane     := role, index                  an open set: compute, halo, halo.2 ...
     after    := ((op name, lag), ...)        wait for instance (epoch - lag) of an op of the same rank
-    work     := kernels, the bytes of the op's kind (table WORK_OF), and params: words for whoever does the op
-    Kernel   := kind, dims                   (table KERNEL_DIMS)
+    work     := Compute | Sample | Barrier | Exchange | Send | Recv | AllReduce | AllGather | ReduceScatter | Broadcast
+                | Push | Pull                each with kernels, scale, and params: words for whoever does the op
+    Kernel   := kind, dims, numbers          (table KERNEL_DIMS; numbers: the precision it computes in)
 
 The rules every interpreter shares:
 
 * A lane runs its ops in the order of the list, epoch after epoch.
 * An op exists in epochs offset, offset + every, ...; a waiter sees the newest instance that is not too new.
   Before epoch 0 a value is its initial value (zeros, or exact: what fresh rows would be), so nobody waits for it.
-* Ranks meet only in communication: ops of the same name on different ranks are one communication. An EXCHANGE
-  sends row `rank` of its matrix and receives column `rank` (transposed: the other way round); its sends start
-  when it starts, it ends when its own sends and receives are done.
-* Kernels of a communication op run before its first byte leaves (packing).
+  `Schedule.awaits` says which instances an op has to wait for; nobody else works that out.
+* Ranks meet only in communication: ops of the same name on different ranks are one communication, and the ranks that
+  have it are its group. An EXCHANGE sends row `rank` of its matrix and receives column `rank` (transposed: the other
+  way round); its sends start when it starts, it ends when its own sends and receives are done.
+* Kernels of a communication op run before its first byte leaves (packing); a slow device packs slowly, too.
 * A shared buffer as large as several times what all ranks push into it holds as many instances: a PULL finds the one it
   means, not a newer one that a faster rank has pushed meanwhile. Otherwise it finds the newest there is.
 * Ranks that meet only in the store never wait for each other, unless a PULL has a bound: it waits until every rank has
   pushed its instance of `bound` + 1 epochs before, so no rank runs further ahead than that.
-* An EXCHANGE moves what it reads first. If it reads ids as well, only those rows travel: the ids of the rows a rank
-  sends lie in a buffer of sent ids, those of the halo rows that reach it in one of halo ids.
-* A name is `verb.index...`; the executor's handlers are found by the verb, never by the method.
+* An EXCHANGE moves what it reads first. Which rows those are, its matrix says: halo rows, or all inner rows of a rank.
+  If it reads ids as well, only those rows travel: the ids of the rows a rank sends lie in a buffer of sent ids, those
+  of the halo rows that reach it in one of halo ids.
+* A layer may be computed in pieces, `forward.l.k`: a piece adds the share of its rows to a buffer of sums; the last,
+  which writes the layer's output, finishes it.
+* A name is `verb.index...`; the executor's handlers are found by the verb, never by the method. What a buffer is for
+  is said by its rows and its role, never by its name.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halocast.base.kernels import KERNEL_DIMS as KERNEL_DIMS
+from halocast.base.kernels import Numbers as Numbers
+from halocast.schedule.work import CARRIES as CARRIES
+from halocast.schedule.work import COLLECTIVE as COLLECTIVE
+from halocast.schedule.work import MATCHED as MATCHED
+from halocast.schedule.work import NO_BOUND as NO_BOUND
+from halocast.schedule.work import WORKS as WORKS
+from halocast.schedule.work import AllGather as AllGather
+from halocast.schedule.work import AllReduce as AllReduce
+from halocast.schedule.work import Barrier as Barrier
+from halocast.schedule.work import Broadcast as Broadcast
+from halocast.schedule.work import Compute as Compute
+from halocast.schedule.work import Exchange as Exchange
+from halocast.schedule.work import Kernel as Kernel
+from halocast.schedule.work import Kind as Kind
+from halocast.schedule.work import Message as Message
+from halocast.schedule.work import Payload as Payload
+from halocast.schedule.work import Pull as Pull
+from halocast.schedule.work import Push as Push
+from halocast.schedule.work import Recv as Recv
+from halocast.schedule.work import ReduceScatter as ReduceScatter
+from halocast.schedule.work import Sample as Sample
+from halocast.schedule.work import Send as Send
+from halocast.schedule.work import Work as Work
+from halocast.schedule.work import broadcast_chain as broadcast_chain
+from halocast.schedule.work import ring_bytes as ring_bytes
+from halocast.schedule.work import ring_steps as ring_steps
+from halocast.schedule.work import shard_bytes as shard_bytes
 
 SHARED = -1
-NO_BOUND = -1
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z0-9_]+)*")
+LANE_ROLE = re.compile(r"[a-z][a-z_]*")
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
 
-class Kind(StrEnum):
-    COMPUTE = "compute"
-    EXCHANGE = "exchange"
-    SEND = "send"
-    RECV = "recv"
-    ALLREDUCE = "allreduce"
-    PUSH = "push"
-    PULL = "pull"
-    SAMPLE = "sample"
-    BARRIER = "barrier"
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where ops of a rank run one after the other: a role, and an index where a method has several of that role."""
+
+    role: str
+    index: int = 0
+
+    COMPUTE: ClassVar["Lane"]
+    HALO: ClassVar["Lane"]  # rows of features or activations
+    GRAD: ClassVar["Lane"]  # gradients of rows, where a method sends them beside the rows
+    REDUCE: ClassVar["Lane"]  # weight gradients
+    STORE: ClassVar["Lane"]
+    SAMPLE: ClassVar["Lane"]
+    SEND: ClassVar["Lane"]  # to the next stage of a pipeline
+    RECV: ClassVar["Lane"]  # from the stage before
+
+    def __str__(self) -> str:
+        return f"{self.role}.{self.index}" if self.index else self.role
+
+    def __lt__(self, other: "Lane") -> bool:
+        """Put the usual roles first, in the order of ROLES: both interpreters start their lanes in one order."""
+        return self._place < other._place
+
+    @property
+    def _place(self) -> tuple[int, str, int]:
+        return ROLES.index(self.role) if self.role in ROLES else len(ROLES), self.role, self.index
 
 
-class Lane(StrEnum):
-    COMPUTE = "compute"
-    HALO = "halo"  # rows of features or activations
-    GRAD = "grad"  # gradients of rows, where a method sends them beside the rows
-    REDUCE = "reduce"  # weight gradients
-    STORE = "store"
-    SAMPLE = "sample"
-    SEND = "send"  # to the next stage of a pipeline
-    RECV = "recv"  # from the stage before
+ROLES = ("compute", "halo", "grad", "reduce", "store", "sample", "send", "recv")
+for _role in ROLES:
+    setattr(Lane, _role.upper(), Lane(_role))
+
+
+def all_lanes(used: Iterable[Lane]) -> list[Lane]:
+    """The usual lanes in their order, then the others that are used."""
+    usual = [Lane(role) for role in ROLES]
+    return [*usual, *sorted(set(used) - set(usual))]
+
+
+@cache
+def parse_lane(text: str) -> Lane:
+    """The lane that prints as `text`: halo, halo.2."""
+    role, _, index = text.partition(".")
+    if not LANE_ROLE.fullmatch(role) or str(Lane(role, int(index or 0))) != text:
+        raise ValueError(f"a lane is role or role.index, not {text!r}")
+    return Lane(role, int(index or 0))
 
 
 class Rows(StrEnum):
@@ -81,39 +141,49 @@ class Rows(StrEnum):
     SENT_IDS = "sent_ids"  # which of its rows a rank sends to each peer
     HALO_IDS = "halo_ids"  # which halo rows it gets from each peer
     GRAPH = "graph"  # a local graph
+    ALL = "all"  # of all nodes, in one table
 
 
-WORK_OF: Mapping[Kind, str] = MappingProxyType(
-    {
-        Kind.COMPUTE: "",
-        Kind.SAMPLE: "",
-        Kind.BARRIER: "",
-        Kind.EXCHANGE: "matrix",
-        Kind.SEND: "peer",
-        Kind.RECV: "peer",
-        Kind.ALLREDUCE: "payload",
-        Kind.PUSH: "payload",
-        Kind.PULL: "payload",
-    }
-)
-MATCHED = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.ALLREDUCE, Kind.BARRIER})
-COLLECTIVE = frozenset({Kind.ALLREDUCE, Kind.BARRIER})
+class Role(StrEnum):
+    """What a buffer is to the op that reads or writes it, where its rows do not say it."""
+
+    NONE = "none"
+    FEATURES = "features"  # rows that enter layer 0
+    ROWS = "rows"  # rows that enter another layer
+    FIRST = "first"  # rows that enter layer 1, where all later layers mix them in
+    GRAD = "grad"  # gradients of rows that enter a layer
+    FIRST_GRAD = "first_grad"  # of the rows that later layers mix in, added up
+    SUM = "sum"  # of neighbours' rows, as far as pieces of a layer have added them
+    SUM_GRAD = "sum_grad"
+    SNAPSHOT = "snapshot"  # rows as they were in an earlier epoch
+    LATE_GRAD = "late_grad"  # gradients for rows of a snapshot, given back in this epoch
+    OLD_GRAD = "old_grad"  # the same of the epoch before
+    WEIGHTS = "weights"
+    WEIGHT_GRADS = "weight_grads"
+
+
+class Counted(StrEnum):
+    """Which of its rows a rank gives to another, where a matrix has a count above 0 for the two."""
+
+    HALO = "halo"  # those that the other's inner nodes need
+    ALL = "all"  # all its inner rows
+    SLOT = "slot"  # of the chunk in a slot, those that the other's chunks need
+
+
 IDS = frozenset({Rows.SENT_IDS, Rows.HALO_IDS})
-# These move values without making new ones, so the age of what they write is that of what they read.
-CARRIES = frozenset({Kind.EXCHANGE, Kind.SEND, Kind.RECV, Kind.PUSH, Kind.PULL})
 
 
 class Matrix:
-    """A named, read-only table of row counts that compares by value.
+    """A named, read-only table of row counts that compares by value; `rows` says which rows they count.
 
     With a spread the counts are drawn: they are what is expected, the spread is their standard deviation from epoch to
     epoch (kept to the third decimal), and those of an instance follow from the ids drawn for it.
     """
 
-    __slots__ = ("counts", "name", "spread")
+    __slots__ = ("counts", "name", "rows", "spread")
 
-    def __init__(self, name: str, counts: Ints, spread: Reals | None = None) -> None:
-        self.name = name
+    def __init__(self, name: str, counts: Ints, spread: Reals | None = None, *, rows: Counted = Counted.HALO) -> None:
+        self.name, self.rows = name, rows
         self.counts = np.array(counts, dtype=np.int64)
         self.counts.setflags(write=False)
         self.spread: Reals | None = None if spread is None else np.asarray(np.round(spread, 3), np.float64)
@@ -125,7 +195,8 @@ class Matrix:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Matrix):
             return NotImplemented
-        same = (self.name, self.drawn) == (other.name, other.drawn) and np.array_equal(self.counts, other.counts)
+        said = (self.name, self.rows, self.drawn) == (other.name, other.rows, other.drawn)
+        same = said and np.array_equal(self.counts, other.counts)
         return same and (self.spread is None or np.array_equal(self.spread, other.spread))  # type: ignore[arg-type]
 
     def __hash__(self) -> int:
@@ -135,31 +206,14 @@ class Matrix:
         return f"Matrix({self.name!r}, {self.counts.shape[0]} ranks, {int(self.counts.sum())} rows)"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    kind: str
-    dims: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    kernels: tuple[Kernel, ...] = ()
-    matrix: str = ""  # EXCHANGE: rows per pair, times row_bytes
-    transposed: bool = False
-    row_bytes: int = 0
-    peer: int = -1  # SEND, RECV
-    num_bytes: int = 0  # SEND, RECV, ALLREDUCE, PUSH, PULL
-    scale: float = 1.0  # what a number is multiplied by: this rank's share in a sum, the old share of a running mean
-    bound: int = NO_BOUND  # PULL: epochs it may be ahead of the slowest rank
-    params: tuple[tuple[str, str], ...] = ()  # e.g. the rate and the seed of a draw
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
     name: str
     rank: int
     num_bytes: int
     rows: Rows = Rows.NONE
+    role: Role = Role.NONE
+    bits: int = 32  # per number
     persistent: bool = False
     exact: bool = False  # initially what a fresh exchange at the initial weights would bring, not zeros
 
@@ -169,14 +223,17 @@ class Op:
     name: str
     rank: int
     lane: Lane
-    kind: Kind
-    work: Work = field(default_factory=Work)
+    work: Work = field(default_factory=Compute)
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     after: tuple[tuple[str, int], ...] = ()
     every: int = 1
     offset: int = 0
     carries: bool = False  # a COMPUTE that passes on values of others (a running mean): they stay as old as they are
+
+    @property
+    def kind(self) -> Kind:
+        return self.work.kind
 
     @property
     def verb(self) -> str:
@@ -205,7 +262,6 @@ class Schedule:
     ops: tuple[Op, ...]
     buffers: tuple[Buffer, ...] = ()
     matrices: tuple[Matrix, ...] = ()
-    itemsize: int = 4
     meta: tuple[tuple[str, str], ...] = ()
 
     @cached_property
@@ -272,23 +328,15 @@ class Schedule:
 
     def sent(self, op: Op) -> Ints:
         """Bytes one instance of the op sends to each rank."""
-        return SENT[op.kind](self, op) if op.kind in SENT else np.zeros(self.num_ranks, dtype=np.int64)
+        return MOVED[op.kind](self, op)[0] if op.kind in MOVED else np.zeros(self.num_ranks, dtype=np.int64)
 
     def received(self, op: Op) -> Ints:
         """Bytes one instance of the op receives from each rank."""
-        if op.kind is Kind.EXCHANGE:
-            return self._rows(op, not op.work.transposed) * op.work.row_bytes
-        if op.kind is Kind.RECV:
-            return self._one(op.work.peer, op.work.num_bytes)
-        if op.kind is Kind.ALLREDUCE:
-            group = self.group(op)
-            before = group[group.index(op.rank) - 1]
-            return self._one(before, ring_bytes(op.work.num_bytes, len(group)))
-        return np.zeros(self.num_ranks, dtype=np.int64)
+        return MOVED[op.kind](self, op)[1] if op.kind in MOVED else np.zeros(self.num_ranks, dtype=np.int64)
 
     def num_bytes(self, op: Op) -> int:
         """Bytes one instance of the op puts on the network or into the store (a PULL: takes out)."""
-        if op.kind in (Kind.PUSH, Kind.PULL):
+        if isinstance(op.work, Push | Pull):
             return op.work.num_bytes
         return int(self.sent(op).sum())
 
@@ -296,7 +344,7 @@ class Schedule:
         """The ranks from which the op gets something; a collective needs every rank of its group."""
         if op.kind in COLLECTIVE:
             return self.partners(op)
-        if op.kind is Kind.RECV:
+        if isinstance(op.work, Recv):
             return (op.work.peer,)  # even a message without bytes is waited for
         return tuple(np.flatnonzero(self.received(op)).tolist())
 
@@ -305,6 +353,7 @@ class Schedule:
         if op.kind in COLLECTIVE:
             inside = np.isin(np.arange(self.num_ranks), self.group(op))
             return np.outer(inside, inside) & ~np.eye(self.num_ranks, dtype=np.bool_)
+        assert isinstance(op.work, Exchange)
         counts = self._matrices[op.work.matrix].counts
         return np.asarray((counts.T if op.work.transposed else counts) * op.work.row_bytes > 0)
 
@@ -312,7 +361,7 @@ class Schedule:
         """The ranks the op gives something to or gets something from."""
         if op.kind in COLLECTIVE:
             return tuple(rank for rank in self.group(op) if rank != op.rank)
-        if op.kind in (Kind.SEND, Kind.RECV):
+        if isinstance(op.work, Message):
             return (op.work.peer,)
         if op.kind in MATCHED:
             return tuple(np.flatnonzero(self.sent(op) + self.received(op)).tolist())
@@ -320,39 +369,88 @@ class Schedule:
 
     def bounded_by(self, op: Op) -> list[Op]:
         """The pushes of other ranks that a PULL with a bound may not run too far ahead of."""
-        if op.work.bound == NO_BOUND:
+        if not isinstance(op.work, Pull) or op.work.bound == NO_BOUND:
             return []
         return [w for name in op.reads for w in self.writers(op.rank, name) if w.rank != op.rank]
 
-    def _rows(self, op: Op, column: bool) -> Ints:
-        matrix = self._matrices[op.work.matrix].counts
-        return matrix[:, op.rank] if column else matrix[op.rank]
+    @cached_property
+    def _awaited(self) -> dict[tuple[int, str], tuple[tuple[Op, int], ...]]:
+        """(rank, op) -> the ops it waits for and how many epochs back, its bounds last."""
+        return {(op.rank, op.name): tuple(self._waits(op)) for op in self.ops}
 
-    def _one(self, peer: int, num_bytes: int) -> Ints:
-        vector = np.zeros(self.num_ranks, dtype=np.int64)
-        vector[peer] = num_bytes
-        return vector
+    def _waits(self, op: Op) -> Iterator[tuple[Op, int]]:
+        for name, lag in op.after:
+            source = self.find(op.rank, name)
+            assert source is not None, f"{op.label} waits for {name!r}, which the checker would refuse"
+            yield source, lag
+        for writer in self.bounded_by(op):
+            assert isinstance(op.work, Pull)
+            yield writer, op.work.bound + 1
+
+    def awaits(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
+        """The instances that have to end before the op's of `epoch` starts, as (op, its epoch): those its `after` names
+        and, of a bounded PULL, the pushes of other ranks. For what is before its first instance nobody waits."""
+        waits = [(source, source.latest(epoch - lag)) for source, lag in self._awaited[op.rank, op.name]]
+        return [wait for wait in waits if wait[1] >= 0]
+
+    def distances(self, op: Op) -> tuple[tuple[Op, int], ...]:
+        """What `awaits` finds in every epoch, as (op, how many epochs back it looks)."""
+        return self._awaited[op.rank, op.name]
 
 
-def ring_bytes(payload_bytes: int, num_ranks: int) -> int:
-    """Bytes a rank sends in a ring all-reduce: 2(P-1)/P of the payload, rounded down."""
-    return 2 * (num_ranks - 1) * payload_bytes // num_ranks
+Moved = tuple[Ints, Ints]  # bytes sent to and received from each rank
 
 
-def ring_steps(num_ranks: int) -> int:
-    return 2 * (num_ranks - 1)
+def _vector(num_ranks: int, peer: int, num_bytes: int) -> Ints:
+    vector = np.zeros(num_ranks, dtype=np.int64)
+    vector[peer] = num_bytes
+    return vector
 
 
-def _sent_allreduce(schedule: Schedule, op: Op) -> Ints:
-    group = schedule.group(op)
-    after = group[(group.index(op.rank) + 1) % len(group)]
-    return schedule._one(after, ring_bytes(op.work.num_bytes, len(group)))
+def _exchanged(schedule: Schedule, op: Op) -> Moved:
+    work = op.work
+    assert isinstance(work, Exchange)
+    counts = schedule._matrices[work.matrix].counts * work.row_bytes
+    row, column = counts[op.rank], counts[:, op.rank]
+    return (column, row) if work.transposed else (row, column)
 
 
-SENT: Mapping[Kind, Callable[[Schedule, Op], Ints]] = MappingProxyType(
+def _message(schedule: Schedule, op: Op) -> Moved:
+    assert isinstance(op.work, Message)
+    there, none = _vector(schedule.num_ranks, op.work.peer, op.work.num_bytes), np.zeros(schedule.num_ranks, np.int64)
+    return (there, none) if op.kind is Kind.SEND else (none, there)
+
+
+def _around(share: Callable[[int, int], int]) -> Callable[[Schedule, Op], Moved]:
+    """A ring: so much of the payload to the next rank of the group, as much from the one before."""
+
+    def moved(schedule: Schedule, op: Op) -> Moved:
+        assert isinstance(op.work, Payload)
+        group, num = schedule.group(op), schedule.num_ranks
+        place, num_bytes = group.index(op.rank), share(op.work.num_bytes, len(group))
+        after, before = group[(place + 1) % len(group)], group[place - 1]
+        return _vector(num, after, num_bytes), _vector(num, before, num_bytes)
+
+    return moved
+
+
+def _broadcast(schedule: Schedule, op: Op) -> Moved:
+    """Down a chain from the root: every rank but the last sends the payload on to the next."""
+    assert isinstance(op.work, Broadcast)
+    chain, num, size = broadcast_chain(schedule.group(op), op.work.root), schedule.num_ranks, op.work.num_bytes
+    place, none = chain.index(op.rank), np.zeros(schedule.num_ranks, np.int64)
+    sent = _vector(num, chain[place + 1], size) if place + 1 < len(chain) else none
+    return sent, _vector(num, chain[place - 1], size) if place else none
+
+
+MOVED: Mapping[Kind, Callable[[Schedule, Op], Moved]] = MappingProxyType(
     {
-        Kind.EXCHANGE: lambda s, op: s._rows(op, op.work.transposed) * op.work.row_bytes,
-        Kind.SEND: lambda s, op: s._one(op.work.peer, op.work.num_bytes),
-        Kind.ALLREDUCE: _sent_allreduce,
+        Kind.EXCHANGE: _exchanged,
+        Kind.SEND: _message,
+        Kind.RECV: _message,
+        Kind.ALLREDUCE: _around(ring_bytes),
+        Kind.ALLGATHER: _around(shard_bytes),
+        Kind.REDUCE_SCATTER: _around(shard_bytes),
+        Kind.BROADCAST: _broadcast,
     }
 )

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from halocast.schedule.ir import MATCHED, Ints, Kind, Op, Schedule
+from halocast.schedule.ir import (
+    MATCHED,
+    Broadcast,
+    Exchange,
+    Ints,
+    Kind,
+    Message,
+    Op,
+    Payload,
+    Schedule,
+    Work,
+)
 
 Floats = NDArray[np.float64]
 Column = NDArray[np.int32]  # half the memory of int64, and there are fewer than 2^31 events
@@ -65,9 +76,8 @@ def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> Edges:
     place = {(op.rank, op.name): k for k, op in enumerate(schedule.ops)}
     edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
     for k, op in enumerate(schedule.ops):
-        edges += [Edge(2 * place[op.rank, name] + 1, 2 * k, lag) for name, lag in op.after]
-        edges += [Edge(2 * place[w.rank, w.name] + 1, 2 * k, op.work.bound + 1) for w in schedule.bounded_by(op)]
-        if op.kind is Kind.RECV or (op.kind is Kind.SEND and rendezvous):
+        edges += [Edge(2 * place[other.rank, other.name] + 1, 2 * k, lag) for other, lag in schedule.distances(op)]
+        if isinstance(op.work, Message) and (op.kind is Kind.RECV or rendezvous):
             peer = place[op.work.peer, op.name]
             edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))
     for rank in range(schedule.num_ranks):
@@ -84,10 +94,16 @@ def communications(schedule: Schedule) -> list[list[int]]:
     together: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for k, op in enumerate(schedule.ops):
         if op.kind in MATCHED and op.kind not in PAIRED:
-            work = op.work
-            size = (work.matrix, work.transposed, work.row_bytes, work.num_bytes)
-            together[op.name, op.kind, size, op.every, op.offset].append(k)
+            together[op.name, op.kind, agreed_size(op.work), op.every, op.offset].append(k)
     return list(together.values())
+
+
+def agreed_size(work: Work) -> tuple[object, ...]:
+    """What all ranks of a communication have to say alike."""
+    if isinstance(work, Exchange):
+        return work.matrix, work.transposed, work.row_bytes, work.bits
+    root = (work.root,) if isinstance(work, Broadcast) else ()
+    return (work.num_bytes, *root) if isinstance(work, Message | Payload) else ()
 
 
 def _meeting(schedule: Schedule, members: list[int], rendezvous: bool) -> Edges:
@@ -140,16 +156,20 @@ def hyperperiod(schedule: Schedule) -> int:
 
 def steady_epochs(schedule: Schedule) -> tuple[int, int]:
     """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
-    longest = max((lag for op in schedule.ops for _, lag in op.after), default=0)
-    period = hyperperiod(schedule)
+    longest, period = longest_lag(schedule), hyperperiod(schedule)
     warmup = period * -(-(1 + 2 * longest) // period)
     return warmup, warmup + period * -(-(1 + 3 * longest) // period)
+
+
+def longest_lag(schedule: Schedule) -> int:
+    """How many epochs back an op looks at most."""
+    return max((lag for op in schedule.ops for _, lag in op.after), default=0)
 
 
 def unroll(schedule: Schedule, factor: int) -> Schedule:
     """`factor` epochs as one loop body without cadences, as seen in steady state; op names gain `.epoch`."""
     assert factor % hyperperiod(schedule) == 0
-    far = factor * (2 + max((lag for op in schedule.ops for _, lag in op.after), default=0))
+    far = factor * (2 + longest_lag(schedule))
     ops = []
     for epoch in range(factor):
         for op in schedule.ops:

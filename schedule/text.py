@@ -1,37 +1,61 @@
 """The text form of a schedule, one op per line: `parse(format(s)) == s`.
 
-    schedule ranks=2 itemsize=4
+    schedule ranks=2
     meta method "vanilla"
     matrix halo 0 3 ; 2 0
-    buffer 0 h.1 bytes=640 rows=inner
-    buffer 0 x bytes=320 rows=inner persistent
+    buffer 0 h.1 bytes=640 rows=inner role=rows
+    buffer 0 x bytes=320 rows=inner role=features persistent
     op 0 compute compute forward.1 kernels(gemm:10,16,16) reads(h.1,halo.1) writes(h.2) after(exchange.1,step@1)
     op 0 halo exchange exchange.1 rows(halo,64) reads(h.1) writes(halo.1) after(forward.0)
     op 0 reduce allreduce allreduce payload(4096) after(backward.0)
     op 0 store push push.1 payload(640) every(5,1)
 
-Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `to(1,640)` a peer and its bytes;
-`scale(0.95)`, `bound(3)` and `carries()` are the fields of those names, `params(rate=0.1,seed=0)` words for the op.
+Clauses that say nothing are left out. `rows(halo^,64)` is the transposed matrix, `rows(halo,34,16)` has numbers of 16
+bits, `to(1,640)` a peer and its bytes; `scale(0.95)`, `bound(3)`, `root(0)` and `carries()` are the fields of those
+names, `params(rate=0.1,seed=0)` words for the op; `gemm/bfloat16:10,16,16` computes with such numbers, `halo.2` is a
+lane with an index. `matrix all rows=all 0 3 ; 2 0` counts all rows of a rank, not those of the halo;
 `matrix halo 0 3 ; 2 0 ~ 0 1.2 ; 0.7 0` is a drawn matrix: counts on average ~ their standard deviations.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from halocast.base.errors import InputError, unknown
-from halocast.schedule.ir import NO_BOUND, WORK_OF, Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
+from halocast.schedule.ir import (
+    NO_BOUND,
+    WORKS,
+    Broadcast,
+    Buffer,
+    Counted,
+    Exchange,
+    Kernel,
+    Kind,
+    Matrix,
+    Message,
+    Numbers,
+    Op,
+    Payload,
+    Pull,
+    Role,
+    Rows,
+    Schedule,
+    Work,
+    parse_lane,
+)
 
 DRAWN = " ~ "
+BITS = 32  # of a number, unless something else is said
+WORK_OF: Mapping[Kind, type[Work]] = MappingProxyType({work.kind: work for work in WORKS})
 _CLAUSE = re.compile(r"([a-z]+)\(([^()]*)\)")
 
 
 def format_schedule(schedule: Schedule) -> str:
-    lines = [f"schedule ranks={schedule.num_ranks} itemsize={schedule.itemsize}"]
+    lines = [f"schedule ranks={schedule.num_ranks}"]
     lines += [f"meta {key} {json.dumps(value)}" for key, value in schedule.meta]
     lines += [_format_matrix(matrix) for matrix in schedule.matrices]
     lines += [_format_buffer(buffer) for buffer in schedule.buffers]
@@ -42,7 +66,8 @@ def format_schedule(schedule: Schedule) -> str:
 def _format_matrix(matrix: Matrix) -> str:
     counts = _format_table(matrix.counts.tolist(), "d")
     spread = "" if matrix.spread is None else DRAWN + _format_table(matrix.spread.tolist(), ".15g")
-    return f"matrix {matrix.name} {counts}{spread}"
+    rows = "" if matrix.rows is Counted.HALO else f"rows={matrix.rows} "
+    return f"matrix {matrix.name} {rows}{counts}{spread}"
 
 
 def _format_table(table: list[list[float]], style: str) -> str:
@@ -50,16 +75,17 @@ def _format_table(table: list[list[float]], style: str) -> str:
 
 
 def _format_buffer(buffer: Buffer) -> str:
+    role = "" if buffer.role is Role.NONE else f" role={buffer.role}"
+    bits = "" if buffer.bits == BITS else f" bits={buffer.bits}"
     flags = "".join(f" {flag}" for flag in ("persistent", "exact") if getattr(buffer, flag))
-    return f"buffer {buffer.rank} {buffer.name} bytes={buffer.num_bytes} rows={buffer.rows}{flags}"
+    return f"buffer {buffer.rank} {buffer.name} bytes={buffer.num_bytes} rows={buffer.rows}{role}{bits}{flags}"
 
 
 def format_op(op: Op) -> str:
     clauses = [
-        ("kernels", [f"{kernel.kind}:{_join(kernel.dims)}" for kernel in op.work.kernels], ";"),
-        *_work_clause(op),
+        ("kernels", [_format_kernel(kernel) for kernel in op.work.kernels], ";"),
+        *((key, values, ",") for key, values in _work_clauses(op.work)),
         ("scale", [repr(op.work.scale)] if op.work.scale != 1 else (), ","),
-        ("bound", [op.work.bound] if op.work.bound != NO_BOUND else (), ","),
         ("params", [f"{key}={value}" for key, value in op.work.params], ","),
         ("reads", op.reads, ","),
         ("writes", op.writes, ","),
@@ -71,15 +97,24 @@ def format_op(op: Op) -> str:
     return " ".join([f"op {op.rank} {op.lane} {op.kind} {op.name}", *said])
 
 
-def _work_clause(op: Op) -> list[tuple[str, Any, str]]:
-    work = op.work
-    clauses: dict[str, list[tuple[str, Any, str]]] = {
-        "": [],
-        "matrix": [("rows", [work.matrix + ("^" if work.transposed else ""), work.row_bytes], ",")],
-        "peer": [("to", [work.peer, work.num_bytes], ",")],
-        "payload": [("payload", [work.num_bytes], ",")],
-    }
-    return clauses[WORK_OF[op.kind]]
+def _format_kernel(kernel: Kernel) -> str:
+    numbers = "" if kernel.numbers is Numbers.FLOAT32 else f"/{kernel.numbers}"
+    return f"{kernel.kind}{numbers}:{_join(kernel.dims)}"
+
+
+def _work_clauses(work: Work) -> Iterator[tuple[str, list[Any]]]:
+    """What travels."""
+    if isinstance(work, Exchange):
+        bits = [work.bits] if work.bits != BITS else []
+        yield "rows", [work.matrix + ("^" if work.transposed else ""), work.row_bytes, *bits]
+    if isinstance(work, Message):
+        yield "to", [work.peer, work.num_bytes]
+    if isinstance(work, Payload):
+        yield "payload", [work.num_bytes]
+    if isinstance(work, Broadcast):
+        yield "root", [work.root]
+    if isinstance(work, Pull) and work.bound != NO_BOUND:
+        yield "bound", [work.bound]
 
 
 def _join(values: Any, mark: str = ",") -> str:
@@ -101,10 +136,8 @@ def parse_schedule(text: str) -> Schedule:
             raise InputError(f"line {number}: cannot read {line!r} ({error})") from None
     if len(parts["schedule"]) != 1:
         raise InputError(f"expected one 'schedule' line, found {len(parts['schedule'])}")
-    num_ranks, itemsize = parts["schedule"][0]
     return Schedule(
-        num_ranks=num_ranks,
-        itemsize=itemsize,
+        num_ranks=parts["schedule"][0],
         meta=tuple(parts["meta"]),
         matrices=tuple(parts["matrix"]),
         buffers=tuple(parts["buffer"]),
@@ -120,9 +153,8 @@ def _fields(text: str, *legal: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _parse_head(rest: str) -> tuple[int, int]:
-    fields = _fields(rest, "ranks", "itemsize")
-    return int(fields["ranks"]), int(fields["itemsize"])
+def _parse_head(rest: str) -> int:
+    return int(_fields(rest, "ranks")["ranks"])
 
 
 def _parse_meta(rest: str) -> tuple[str, str]:
@@ -132,8 +164,13 @@ def _parse_meta(rest: str) -> tuple[str, str]:
 
 def _parse_matrix(rest: str) -> Matrix:
     name, _, cells = rest.partition(" ")
+    rows = Counted.HALO
+    if cells.startswith("rows="):
+        word, _, cells = cells.partition(" ")
+        rows = Counted(word.removeprefix("rows="))
     counts, drawn, spread = cells.partition(DRAWN)
-    return Matrix(name, np.array(_parse_table(counts, int)), np.array(_parse_table(spread, float)) if drawn else None)
+    deviation = np.array(_parse_table(spread, float)) if drawn else None
+    return Matrix(name, np.array(_parse_table(counts, int)), deviation, rows=rows)
 
 
 def _parse_table(text: str, kind: Callable[[str], float]) -> list[list[float]]:
@@ -142,12 +179,14 @@ def _parse_table(text: str, kind: Callable[[str], float]) -> list[list[float]]:
 
 def _parse_buffer(rest: str) -> Buffer:
     rank, name, tail = rest.split(" ", 2)
-    fields = _fields(tail, "bytes", "rows", "persistent", "exact")
+    fields = _fields(tail, "bytes", "rows", "role", "bits", "persistent", "exact")
     return Buffer(
         rank=int(rank),
         name=name,
         num_bytes=int(fields["bytes"]),
         rows=Rows(fields["rows"]),
+        role=Role(fields.get("role", Role.NONE)),
+        bits=int(fields.get("bits", BITS)),
         persistent="persistent" in fields,
         exact="exact" in fields,
     )
@@ -171,24 +210,27 @@ def _parse_op(rest: str) -> Op:
             fields |= _OP_CLAUSES[key](value)
         else:
             raise unknown("clause", key, [*_WORK_CLAUSES, *_OP_CLAUSES])
-    return Op(rank=int(rank), lane=Lane(lane), kind=Kind(kind), name=name, work=Work(**work), **fields)
+    try:
+        made = WORK_OF[Kind(kind)](**work)
+    except TypeError:  # clauses that are missing, or of another kind
+        raise InputError(f"a {kind} does not take {', '.join(work) or 'nothing'}") from None
+    return Op(rank=int(rank), lane=parse_lane(lane), name=name, work=made, **fields)
 
 
 def _kernels(value: str) -> dict[str, Any]:
     kernels = []
     for item in value.split(";"):
         kind, _, dims = item.partition(":")
-        kernels.append(Kernel(kind, tuple(int(dim) for dim in dims.split(","))))
+        kind, _, numbers = kind.partition("/")
+        sizes = tuple(int(dim) for dim in dims.split(","))
+        kernels.append(Kernel(kind, sizes, Numbers(numbers or Numbers.FLOAT32)))
     return {"kernels": tuple(kernels)}
 
 
 def _rows(value: str) -> dict[str, Any]:
-    matrix, row_bytes = value.split(",")
-    return {
-        "matrix": matrix.rstrip("^"),
-        "transposed": matrix.endswith("^"),
-        "row_bytes": int(row_bytes),
-    }
+    matrix, row_bytes, *bits = value.split(",")
+    said = {"matrix": matrix.rstrip("^"), "transposed": matrix.endswith("^"), "row_bytes": int(row_bytes)}
+    return said | ({"bits": int(bits[0])} if bits else {})
 
 
 def _to(value: str) -> dict[str, Any]:
@@ -227,6 +269,7 @@ _WORK_CLAUSES: MappingProxyType[str, Callable[[str], dict[str, Any]]] = MappingP
         "to": _to,
         "payload": lambda value: {"num_bytes": int(value)},
         "scale": lambda value: {"scale": float(value)},
+        "root": lambda value: {"root": int(value)},
         "bound": lambda value: {"bound": int(value)},
         "params": _params,
     }

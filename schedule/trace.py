@@ -9,7 +9,7 @@ from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
-from halocast.schedule.ir import Kind, Lane, Op
+from halocast.schedule.ir import Kind, Lane, Op, parse_lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _header(trace: Trace) -> dict[str, Any]:
 
 
 def _span(row: dict[str, Any]) -> Span:
-    return Span(**{**row, "lane": Lane(row["lane"]), "kind": Kind(row["kind"])})
+    return Span(**{**row, "lane": parse_lane(row["lane"]), "kind": Kind(row["kind"])})
 
 
 def _link(row: dict[str, Any]) -> LinkUse:
@@ -118,7 +118,7 @@ def _write_lines(trace: Trace, path: Path) -> None:
     """The header, a line per span, a line per link."""
     with path.open("w", encoding="utf-8") as out:
         out.write(json.dumps(_header(trace)) + "\n")
-        out.writelines(json.dumps(asdict(span)) + "\n" for span in trace.spans)
+        out.writelines(json.dumps({**asdict(span), "lane": str(span.lane)}) + "\n" for span in trace.spans)
         out.writelines(json.dumps(asdict(link)) + "\n" for link in trace.links)
 
 

@@ -25,7 +25,7 @@ def op_times(schedule: Schedule, cluster: Cluster) -> dict[tuple[int, str], floa
     Of a measured device, kernels are as cold as what the rank holds makes them.
     """
     devices = {rank: _touching(cluster.device(rank), footprint(schedule, rank)) for rank in range(schedule.num_ranks)}
-    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank], schedule.itemsize) for op in schedule.ops}
+    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank]) for op in schedule.ops}
     message_s = settings_of(cluster).core_s_per_message
     if message_s == 0:
         return kernels
@@ -49,15 +49,15 @@ def _touching(device: Device, num_bytes: int) -> Device:
     return device if device.measured is None else replace(device, measured=device.measured.touching(num_bytes))
 
 
-def op_seconds(op: Op, device: Device, itemsize: int) -> float:
+def op_seconds(op: Op, device: Device) -> float:
     """The op's kernels one after the other, and the executor's own work where it was measured; no communication."""
     overhead_s = 0.0 if device.measured is None else device.measured.op_overhead_s(op)
-    return overhead_s + sum(kernel_seconds(kernel, device, itemsize) for kernel in op.work.kernels)
+    return overhead_s + sum(kernel_seconds(kernel, device) for kernel in op.work.kernels)
 
 
-def kernel_seconds(kernel: Kernel, device: Device, itemsize: int) -> float:
+def kernel_seconds(kernel: Kernel, device: Device) -> float:
     """A kernel whose output is empty is not launched and costs nothing."""
-    roof = ROOFS[kernel.kind]
+    roof, itemsize = ROOFS[kernel.kind], kernel.numbers.itemsize
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
     if device.measured is not None:

@@ -14,11 +14,12 @@ import simpy
 from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.cluster.catalogue import AllToAll, Cluster
-from halocast.schedule.ir import Kind, Lane, Op, Schedule, ring_steps
+from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Message, Op, Payload, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.core import Core, Cores, Steps
 from halocast.sim.cost import op_times
 from halocast.sim.meeting import Meeting, Messages, succeed
+from halocast.sim.network.collectives import num_steps
 from halocast.sim.network.fairshare import Floats, Ints
 from halocast.sim.network.links import Network
 from halocast.sim.network.queued import Sharing, links_for
@@ -155,7 +156,8 @@ class _Engine:
 
     def _awaited(self, op: Op, epoch: int) -> list[tuple[str, int]]:
         """Ops of its own rank that an op still waits for."""
-        return [(name, epoch - lag) for name, lag in op.after if self._instance(op, name, lag, epoch) is not None]
+        waits = self.schedule.awaits(op, epoch)
+        return [(source.name, instance) for source, instance in waits if not self._has_ended(source, instance)]
 
     def _absent(self, op: Op, epoch: int) -> list[int]:
         """Whom a communication waits for: the dead among its partners, else those who have not come."""
@@ -167,7 +169,7 @@ class _Engine:
         rank, lane = ops[0].rank, ops[0].lane
         try:
             for epoch in range(self.num_epochs):
-                delay_s = self.world.delay_s(rank, epoch) if lane is Lane.COMPUTE else 0.0
+                delay_s = self.world.delay_s(rank, epoch) if lane == Lane.COMPUTE else 0.0
                 for op in ops:
                     if op.exists(epoch):
                         self._doing[rank, lane] = op, epoch
@@ -178,14 +180,9 @@ class _Engine:
 
     def _run_op(self, op: Op, epoch: int, delay_s: float) -> Steps:
         """A straggler's delay counts as part of the first op of its epoch."""
-        for name, lag in op.after:
-            event = self._instance(op, name, lag, epoch)
-            if event is not None:
-                yield event
-        for writer in self.schedule.bounded_by(op):
-            event = self._event(writer, writer.latest(epoch - op.work.bound - 1))
-            if event is not None:
-                yield event
+        for source, instance in self.schedule.awaits(op, epoch):
+            if not self._has_ended(source, instance):
+                yield self._end_of(source, instance)
         start = self.env.now
         if delay_s > 0:
             yield self.env.timeout(delay_s)
@@ -195,18 +192,13 @@ class _Engine:
         self._record(op, epoch, start)
         self._finish(op, epoch)
 
-    def _instance(self, op: Op, name: str, lag: int, epoch: int) -> simpy.Event | None:
-        """The event to wait for until the awaited instance has ended; none if it has."""
-        source = self.schedule.find(op.rank, name)
-        assert source is not None
-        return self._event(source, source.latest(epoch - lag))
+    def _has_ended(self, source: Op, instance: int) -> bool:
+        return instance <= self._finished[source.rank, source.name]
 
-    def _event(self, source: Op, instance: int) -> simpy.Event | None:
-        key = source.rank, source.name
-        if instance <= self._finished[key]:
-            return None
+    def _end_of(self, source: Op, instance: int) -> simpy.Event:
+        """An event that happens when an instance of an op ends."""
         event = self.env.event()
-        self._waiting[key].append((instance, event))
+        self._waiting[source.rank, source.name].append((instance, event))
         return event
 
     def _finish(self, op: Op, epoch: int) -> None:
@@ -238,6 +230,7 @@ class _Engine:
             yield from self._move(op, epoch, targets, int(received[source] > 0), turn)
 
     def send(self, op: Op, epoch: int) -> Steps:
+        assert isinstance(op.work, Message)
         yield from self._move(op, epoch, np.array([op.work.peer]), 0)
 
     def receive(self, op: Op, epoch: int) -> Steps:
@@ -260,11 +253,11 @@ class _Engine:
             del self._messages[key]
 
     def meet(self, op: Op, epoch: int) -> Steps:
-        """ALLREDUCE and BARRIER: begins when the last rank has come, ends for all at once.
+        """A collective begins when the last rank of its group has come, and ends for all at once.
 
-        The steps of a ring take their ranks' cores, where that was measured; then bytes move.
+        Its steps take their ranks' cores, where that was measured; then bytes move.
         """
-        group = self.schedule.group(op)
+        group, work = self.schedule.group(op), op.work
         key = op.name, epoch
         meeting = self._meetings.setdefault(key, Meeting(self.env.event(), self.env.event()))
         meeting.present.add(op.rank)
@@ -273,10 +266,13 @@ class _Engine:
             meeting.begun.succeed()
         yield meeting.begun
         if self.step_s > 0 and len(group) > 1:
-            yield from self.cores[op.rank].run(ring_steps(len(group)) * self.step_s)
+            yield from self.cores[op.rank].run(num_steps(op.kind, len(group)) * self.step_s)
         meeting.num_ready += 1
         if meeting.num_ready == len(group):
-            self.links.reduce(group, op.work.num_bytes, lambda: self._end_meeting(meeting))
+            if isinstance(work, Payload):
+                self.links.collect(work, group, lambda: self._end_meeting(meeting))
+            else:
+                self._end_meeting(meeting)
         yield meeting.done
 
     def _end_meeting(self, meeting: Meeting) -> None:
@@ -289,6 +285,7 @@ class _Engine:
         near = self.cluster.shared_cores is not None or self.cluster.host(op.rank) == 0
         if near and measured is not None and measured.store is not None:
             return  # its core has copied the rows
+        assert isinstance(op.work, Payload)
         done = self.env.event()
         self.links.store(op.rank, op.work.num_bytes, lambda: succeed(done))
         yield done
@@ -306,7 +303,7 @@ def _machines(env: simpy.Environment, cluster: Cluster, links: Network) -> list[
 
 def _ordered_lanes(schedule: Schedule, rank: int) -> list[tuple[Op, ...]]:
     lanes = schedule.lanes(rank)
-    return [lanes[lane] for lane in Lane if lane in lanes]
+    return [lanes[lane] for lane in sorted(lanes)]
 
 
 HANDLERS: MappingProxyType[Kind, Callable[[_Engine, Op, int], Steps]] = MappingProxyType(
@@ -316,8 +313,7 @@ HANDLERS: MappingProxyType[Kind, Callable[[_Engine, Op, int], Steps]] = MappingP
         Kind.EXCHANGE: _Engine.exchange,
         Kind.SEND: _Engine.send,
         Kind.RECV: _Engine.receive,
-        Kind.ALLREDUCE: _Engine.meet,
-        Kind.BARRIER: _Engine.meet,
+        **dict.fromkeys(COLLECTIVE, _Engine.meet),
         Kind.PUSH: _Engine.store,
         Kind.PULL: _Engine.store,
     }

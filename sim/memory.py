@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from halocast.cluster.catalogue import Cluster, Transport
-from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Schedule
+from halocast.schedule.ir import COLLECTIVE, Lane, Payload, Schedule
 from halocast.schedule.passes import memory
 
 # CUDA context and kernels, outside the allocator: 300 MB (pytorch issue 107667, CUDA since 11.7), 300-400 MB (20532, on
@@ -75,13 +75,9 @@ def pinned_bytes(schedule: Schedule, cluster: Cluster) -> tuple[int, ...]:
     hosts = [0] * (1 + max(cluster.host(rank) for rank in range(schedule.num_ranks)))
     if cluster.transport is Transport.GLOO and cluster.staged:
         for op in schedule.ops:
-            if op.kind is Kind.ALLREDUCE:  # reduced in place, in one host copy
-                staged = op.work.num_bytes
-            elif op.kind in (Kind.PUSH, Kind.PULL):
-                staged = schedule.num_bytes(op)
-            else:
-                staged = int(schedule.sent(op).sum() + schedule.received(op).sum())
-            hosts[cluster.host(op.rank)] += staged
+            moved = int(schedule.sent(op).sum() + schedule.received(op).sum())
+            # a collective works in one host copy of the whole
+            hosts[cluster.host(op.rank)] += op.work.num_bytes if isinstance(op.work, Payload) else moved
     return tuple(hosts)
 
 

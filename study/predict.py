@@ -105,7 +105,7 @@ def _shares(
     for (rank, name), every in rare.items():
         op = schedule.find(rank, name)
         assert op is not None
-        cost_s = op_seconds(op, cluster.device(rank), schedule.itemsize) / world.speed.get(rank, 1.0)
+        cost_s = op_seconds(op, cluster.device(rank)) / world.speed.get(rank, 1.0)
         found[rank, name] = measured_s.get((rank, name), cost_s) / every
     return found
 

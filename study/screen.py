@@ -30,7 +30,7 @@ def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:
     """No epoch is shorter: nothing makes kernels faster than they are alone, and transfers only add to them."""
     busy: dict[int, float] = defaultdict(float)
     for op in schedule.ops:
-        if op.lane is Lane.COMPUTE:
-            alone = op_seconds(op, cluster.device(op.rank), schedule.itemsize)
+        if op.lane == Lane.COMPUTE:
+            alone = op_seconds(op, cluster.device(op.rank))
             busy[op.rank] += alone / world.speed.get(op.rank, 1.0) / op.every
     return max(busy.values())

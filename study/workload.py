@@ -15,7 +15,7 @@ from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
 from halocast.schedule.check import check
-from halocast.schedule.ir import Schedule
+from halocast.schedule.ir import Numbers, Schedule
 from halocast.study.scenario import Balance, GraphSection, Objective, Scenario, Source
 
 SYNTHETIC = "synthetic"
@@ -70,7 +70,7 @@ def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say 
 
 def make_schedule(scenario: Scenario, halo: Halo, spec: ModelSpec) -> Schedule:
     make = METHODS[scenario.method.name].make
-    return check(make(halo, spec, scenario.method.options, scenario.itemsize))
+    return check(make(halo, spec, scenario.method.options, Numbers(scenario.run.dtype)))
 
 
 def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:

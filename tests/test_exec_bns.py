@@ -169,7 +169,7 @@ def states(graph: Graph, parts: tuple[Part, ...], what: What, **model: Any) -> l
     found = []
     for part in parts:
         state = RankState(job, part, Link(rank=part.rank, timeout_s=1, backend="gloo", device=torch.device("cpu")))
-        state.progress = Progress(schedule.by_rank[part.rank], 1.0)
+        state.progress = Progress(schedule, part.rank, 1.0)
         found.append(state)
     return found
 

@@ -171,7 +171,7 @@ def test_taking_turns_it_is_its_sequential_definition() -> None:
     features = torch.from_numpy(GRAPH.features).double()
     with make_store(states[0]) as store:
         for state in states:
-            state.store, state.progress = store, Progress(schedule.by_rank[state.rank], 5.0)
+            state.store, state.progress = store, Progress(schedule, state.rank, 5.0)
             state.kept["halo.0"] = features[torch.from_numpy(state.part.halo)]
         for epoch in range(num_epochs):
             for state in states:

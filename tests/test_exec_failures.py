@@ -19,7 +19,7 @@ from halocast.base.errors import InputError, RunError
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.launch.local import execute
 from halocast.graph import Part, build_parts
-from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule, Work
+from halocast.schedule.ir import Compute, Kernel, Lane, Op, Schedule
 
 
 def job_and_parts(ranks: int = 3, **settings: object) -> tuple[Job, tuple[Part, ...]]:
@@ -98,9 +98,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 
 def test_a_schedule_with_an_op_nobody_can_handle_is_refused(tmp_path: Path) -> None:
     job, parts = job_and_parts(ranks=1)
-    dance = Op(
-        name="dance.1", rank=0, lane=Lane.COMPUTE, kind=Kind.COMPUTE, work=Work(kernels=(Kernel("gather", (1, 1)),))
-    )
+    dance = Op(name="dance.1", rank=0, lane=Lane.COMPUTE, work=Compute(kernels=(Kernel("gather", (1, 1)),)))
     odd = Schedule(num_ranks=1, ops=(*job.schedule.ops, dance), buffers=job.schedule.buffers)
     with pytest.raises(RunError, match=r"op 0/dance\.1: the executor has no handler for 'dance'"):
         execute(Job(schedule=odd, spec=job.spec, settings=job.settings), parts, keep=tmp_path)

@@ -30,7 +30,7 @@ from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import Channel, Link, all_reduce, barrier, gather_once, smallest
 from halocast.exec.transport.device import Cpu, Device, Event, Past, Twin, ending, open_device
 from halocast.graph import build_parts
-from halocast.schedule.ir import Kind, Lane, Matrix, Op, Schedule, Work
+from halocast.schedule.ir import Exchange, Kind, Lane, Matrix, Op, Schedule
 from halocast.schedule.trace import Span
 
 RANKS, EPOCHS, LIMIT_S = 5, 6, 60.0
@@ -48,7 +48,8 @@ class Forgetful(Twin):
         return Past()
 
 
-def link_for(rank: int, seam: Device, groups: dict[Lane, Any]) -> Link:
+def link_for(rank: int, seam: Device, lanes: dict[Lane, Any]) -> Link:
+    groups: dict[tuple[Lane, tuple[int, ...]], Any] = {(lane, ()): group for lane, group in lanes.items()}
     return Link(rank=rank, timeout_s=LIMIT_S, backend="gloo", device=seam.where, seam=seam, groups=groups)
 
 
@@ -81,12 +82,12 @@ def raw_progress(rank: int) -> dict[str, Any]:
 def beside() -> Schedule:
     """An exchange of every pair beside a computation that uses what came an epoch before."""
     counts = 7 * (np.ones((RANKS, RANKS), dtype=np.int64) - np.eye(RANKS, dtype=np.int64))
-    moved = Work(matrix="halo", row_bytes=4 * WIDTH)
+    moved = Exchange(matrix="halo", row_bytes=4 * WIDTH)
     ops = []
     for r in range(RANKS):
         after = (("work.0", 1),), (("exchange.0", 1),)
-        ops.append(Op(name="exchange.0", rank=r, lane=Lane.HALO, kind=Kind.EXCHANGE, work=moved, after=after[0]))
-        ops.append(Op(name="work.0", rank=r, lane=Lane.COMPUTE, kind=Kind.COMPUTE, after=after[1]))
+        ops.append(Op(name="exchange.0", rank=r, lane=Lane.HALO, work=moved, after=after[0]))
+        ops.append(Op(name="work.0", rank=r, lane=Lane.COMPUTE, after=after[1]))
     return Schedule(num_ranks=RANKS, ops=tuple(ops), matrices=(Matrix("halo", counts),))
 
 
@@ -260,7 +261,7 @@ def test_an_exchange_begins_and_ends_while_the_compute_lane_computes(left: Left)
 def test_exchanges_of_a_pipelined_model_overlap_its_computation_on_every_rank(left: Left) -> None:
     for rank in left:
         spans = rank["training"]["cpu"]["spans"]
-        computed = [span for span in spans if span.lane is Lane.COMPUTE]
+        computed = [span for span in spans if span.lane == Lane.COMPUTE]
         for lane in (Lane.HALO, Lane.GRAD):
             assert any(overlap(span, other) for span in spans if span.lane is lane for other in computed)
 

@@ -58,7 +58,7 @@ def overlap_s(trace: Trace, rank: int) -> float:
     """Seconds in which a rank computed while an exchange of its own was under way."""
     spans = list(trace.of_rank(rank))
     exchanges = merge((span.start_s, span.end_s) for span in spans if span.kind is Kind.EXCHANGE)
-    computes = merge((span.start_s, span.end_s) for span in spans if span.lane is Lane.COMPUTE)
+    computes = merge((span.start_s, span.end_s) for span in spans if span.lane == Lane.COMPUTE)
     return length(intersect(exchanges, computes))
 
 

@@ -11,7 +11,7 @@ from halocast.base.errors import RunError
 from halocast.cluster.catalogue import load_cluster
 from halocast.exec.run.null import execute_null
 from halocast.reports.metrics import measure
-from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
+from halocast.schedule.ir import Compute, Exchange, Kernel, Lane, Schedule
 from halocast.schedule.passes import dependence_edges, hyperperiod, max_cycle_ratio, steady_epochs
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import op_seconds
@@ -25,7 +25,7 @@ EPOCHS = 4
 
 
 def seconds(schedule: Schedule) -> dict[tuple[int, str], float]:
-    return {(o.rank, o.name): op_seconds(o, CLUSTER.device(o.rank), 4) for o in schedule.ops}
+    return {(o.rank, o.name): op_seconds(o, CLUSTER.device(o.rank)) for o in schedule.ops}
 
 
 def run_unlimited(schedule: Schedule, num_epochs: int) -> Trace:
@@ -66,7 +66,7 @@ def test_the_executors_interpreter_never_deadlocks(schedule: Schedule) -> None:
 
 def test_a_schedule_that_does_deadlock_is_reported_by_name_not_by_a_hang() -> None:
     def swap(name: str, rank: int) -> object:
-        return op(name, rank, Lane.HALO, Kind.EXCHANGE, work=Work(matrix="halo", row_bytes=4))
+        return op(name, rank, Lane.HALO, work=Exchange(matrix="halo", row_bytes=4))
 
     crossed = (swap("a", 0), swap("b", 0), swap("b", 1), swap("a", 1))
     schedule = Schedule(num_ranks=2, ops=crossed, matrices=two_rank_exchange().matrices)  # type: ignore[arg-type]
@@ -121,13 +121,12 @@ def test_vanilla_with_unlimited_links_paces_exactly_at_its_maximum_cycle_ratio(r
 
 def test_a_timeline_is_exactly_what_the_rules_say() -> None:
     """Two ranks, one op each of 1 and 3 time units, an exchange without duration, then one unit each."""
-    unit = op_seconds(op("x", work=Work(kernels=(Kernel("elementwise", (10**6, 2)),))), CLUSTER.device(0), 4)
+    unit = op_seconds(op("x", work=Compute(kernels=(Kernel("elementwise", (10**6, 2)),))), CLUSTER.device(0))
     kernel = Kernel("elementwise", (10**6, 2))
-    work = {0: Work(kernels=(kernel,)), 1: Work(kernels=(kernel,) * 3)}
+    work = {0: Compute(kernels=(kernel,)), 1: Compute(kernels=(kernel,) * 3)}
     base = two_rank_exchange()
     ops = tuple(
-        op(o.name, o.rank, o.lane, o.kind, work=work[o.rank] if o.name == "make" else o.work, after=o.after)
-        for o in base.ops
+        op(o.name, o.rank, o.lane, work=work[o.rank] if o.name == "make" else o.work, after=o.after) for o in base.ops
     )
     trace = run_unlimited(Schedule(num_ranks=2, ops=ops, matrices=base.matrices), 1)
     assert sorted((s.rank, s.op, round(s.start_s / unit, 9), round(s.end_s / unit, 9)) for s in trace.spans) == [

@@ -23,7 +23,7 @@ from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.reports.metrics import measure
 from halocast.reports.summary import staleness_table
 from halocast.schedule.check import check, staleness
-from halocast.schedule.ir import Kind, Schedule
+from halocast.schedule.ir import Kind, Numbers, Schedule
 from halocast.schedule.passes import memory
 from halocast.schedule.text import format_schedule, parse_schedule
 from halocast.sim.engine import simulate
@@ -41,7 +41,7 @@ def spec_of(layers: int = 6, **changes: Any) -> ModelSpec:
 
 
 def schedule_of(num_chunks: int = 5, model: dict[str, Any] | None = None, **options: Any) -> Schedule:
-    return check(gnnpipe(halo_of(num_chunks), spec_of(**(model or {})), Options(**options), 4))
+    return check(gnnpipe(halo_of(num_chunks), spec_of(**(model or {})), Options(**options), Numbers.FLOAT32))
 
 
 def bytes_of(schedule: Schedule) -> int:
@@ -111,7 +111,7 @@ def even_schedule(options: Options) -> Schedule:
         num_classes=64,
         source="partition",
     )
-    return check(gnnpipe(even, spec, options, 4))
+    return check(gnnpipe(even, spec, options, Numbers.FLOAT32))
 
 
 def test_the_bubble_of_even_chunks_is_that_of_a_pipeline() -> None:
@@ -233,7 +233,7 @@ def test_ways_far_apart_are_predicted_slower_than_ways_of_one_host() -> None:
     spec = ModelSpec(kind=ModelKind.GCN, layers=8, hidden=100, num_features=500, num_classes=7, norm=Norm.NONE)
     epochs = []
     for grouping in (Grouping.NEAR, Grouping.FAR):
-        schedule = check(gnnpipe(halo, spec, Options(stages=4, ways=2, freeze=1, grouping=grouping), 4))
+        schedule = check(gnnpipe(halo, spec, Options(stages=4, ways=2, freeze=1, grouping=grouping), Numbers.FLOAT32))
         swapped, passed = 14 * card_volume(load_card("flickr").full, 2) * 400, 6 * 89_250 * 400
         reduced = 4 * 2 * spec.num_weights  # of four bytes, by two ways, each half of it twice
         assert bytes_of(schedule) == swapped + passed + reduced
@@ -248,4 +248,4 @@ def test_all_choices_of_stages_ways_and_chunks_are_pipelines() -> None:
     assert {c.ways for c in choices(Options(order=Order.ONE, cross_factor=0.0), 4, 6)} == {1}
     for choice in found:
         assert choice.chunks is not None
-        assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, 4)).num_ranks == 4
+        assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, Numbers.FLOAT32)).num_ranks == 4

@@ -29,7 +29,7 @@ from halocast.methods.bns import What
 from halocast.models.spec import ModelKind, ModelSpec
 from halocast.reports.drawn import drawn_summary
 from halocast.schedule.check import check, problems, staleness
-from halocast.schedule.ir import Kind, Matrix, Schedule
+from halocast.schedule.ir import Kind, Matrix, Numbers, Schedule
 from halocast.schedule.passes import memory, steady_epochs
 from halocast.schedule.text import format_schedule, parse_schedule
 from halocast.sim.engine import simulate
@@ -48,7 +48,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def make(method: str, spec: ModelSpec = SPEC, halo: Halo = HALO, **options: Any) -> Schedule:
     chosen = METHODS[method]
-    return check(chosen.make(halo, spec, chosen.options(**options), 4))
+    return check(chosen.make(halo, spec, chosen.options(**options), Numbers.FLOAT32))
 
 
 def sent(schedule: Schedule, name: str) -> int:
@@ -252,7 +252,7 @@ def test_a_drawn_matrix_is_another_than_one_of_exact_counts() -> None:
     assert drawn != Matrix("m", counts)
     assert drawn != Matrix("m", counts, 2 * spread)
     schedule = Schedule(num_ranks=2, ops=(), matrices=(drawn,))
-    assert format_schedule(schedule) == "schedule ranks=2 itemsize=4\nmatrix m 0 3 ; 2 0 ~ 0 1.25 ; 0.7 0\n"
+    assert format_schedule(schedule) == "schedule ranks=2\nmatrix m 0 3 ; 2 0 ~ 0 1.25 ; 0.7 0\n"
     assert parse_schedule(format_schedule(schedule)) == schedule
 
 

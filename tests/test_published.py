@@ -11,7 +11,7 @@ from halocast.cli import run
 from halocast.graph.chunks import WayHalo
 from halocast.reports.published import Result, pairs, summarise_published
 from halocast.reports.timers import timers
-from halocast.schedule.ir import Kind, Lane, Op, Schedule, Work
+from halocast.schedule.ir import AllReduce, Compute, Exchange, Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace
 from halocast.study.predict import predict_on
 from halocast.study.published import METRICS, PART_FIGURES, SPEEDUP, figures_of, predict_rows
@@ -273,15 +273,17 @@ def test_errors_are_relative_and_a_published_zero_has_none() -> None:
 def test_a_stopwatch_shows_the_wait_for_what_an_op_waited_for_last() -> None:
     """The rank computes 1 s, waits 2 s for an exchange, computes 1 s, waits 0.5 s for the reduction, steps 0.25 s."""
     names = [
-        ("forward.0", Lane.COMPUTE, Kind.COMPUTE, (), 0.0, 1.0),
-        ("exchange.1", Lane.HALO, Kind.EXCHANGE, (("forward.0", 0),), 1.0, 3.0),
-        ("forward.1", Lane.COMPUTE, Kind.COMPUTE, (("exchange.1", 0),), 3.0, 4.0),
-        ("allreduce", Lane.REDUCE, Kind.ALLREDUCE, (("forward.1", 0),), 4.0, 4.5),
-        ("step", Lane.COMPUTE, Kind.COMPUTE, (("allreduce", 0), ("exchange.1", 0)), 4.5, 4.75),
+        ("forward.0", Lane.COMPUTE, Compute(), (), 0.0, 1.0),
+        ("exchange.1", Lane.HALO, Exchange(matrix="halo", row_bytes=4), (("forward.0", 0),), 1.0, 3.0),
+        ("forward.1", Lane.COMPUTE, Compute(), (("exchange.1", 0),), 3.0, 4.0),
+        ("allreduce", Lane.REDUCE, AllReduce(num_bytes=4), (("forward.1", 0),), 4.0, 4.5),
+        ("step", Lane.COMPUTE, Compute(), (("allreduce", 0), ("exchange.1", 0)), 4.5, 4.75),
     ]
-    ops = tuple(Op(name=n, rank=0, lane=lane, kind=k, after=a, work=Work()) for n, lane, k, a, _, _ in names)
-    spans = tuple(Span(rank=0, lane=lane, op=n, kind=k, epoch=0, start_s=s, end_s=e) for n, lane, k, _, s, e in names)
-    schedule = Schedule(num_ranks=1, itemsize=4, matrices=(), buffers=(), ops=ops, meta=())
+    ops = tuple(Op(name=n, rank=0, lane=lane, after=a, work=w) for n, lane, w, a, _, _ in names)
+    spans = tuple(
+        Span(rank=0, lane=lane, op=n, kind=w.kind, epoch=0, start_s=s, end_s=e) for n, lane, w, _, s, e in names
+    )
+    schedule = Schedule(num_ranks=1, matrices=(), buffers=(), ops=ops, meta=())
     (rank,) = timers(Trace(source="simulated", num_ranks=1, num_epochs=1, spans=spans), schedule, 0)
     assert (rank.epoch_s, rank.compute_s) == (4.75, 2.25)
     assert rank.waits == {Kind.EXCHANGE: 2.0, Kind.ALLREDUCE: 0.5}

@@ -20,7 +20,7 @@ from halocast.methods import METHODS
 from halocast.reports.comparison import Result
 from halocast.reports.formats import chakra_wire as wire
 from halocast.reports.formats.chakra import MOST_NODES, write_chakra
-from halocast.schedule.ir import Kind
+from halocast.schedule.ir import Kind, Payload
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario
 
@@ -223,7 +223,7 @@ def test_exact_seconds_and_work_stand_beside_whole_microseconds(tmp_path: Path) 
     step = next(node for node in nodes if node.name == "forward.1")
     op = made.schedule.find(3, "forward.1")
     assert op is not None
-    work = [_kernel_work(kernel, 4) for kernel in op.work.kernels]
+    work = [_kernel_work(kernel) for kernel in op.work.kernels]
     assert (told(step)["num_ops"], told(step)["tensor_size"]) == tuple(map(sum, zip(*work, strict=True)))
 
 
@@ -235,6 +235,7 @@ def test_a_stores_traffic_is_loads_and_stores(tmp_path: Path) -> None:
         assert {node.name.partition(".")[0] for node in found} == {verb}
         op = made.schedule.find(0, found[0].name)
         assert op is not None
+        assert isinstance(op.work, Payload)
         assert told(found[0])["tensor_size"] == op.work.num_bytes
 
 

@@ -11,7 +11,7 @@ from halocast.cluster.catalogue import load_cluster
 from halocast.exec.run.null import execute_null
 from halocast.reports.critical import Share, Step, StepKind, critical_path, last_window, shares
 from halocast.reports.metrics import COMMUNICATION, measure, pacing
-from halocast.schedule.ir import Kernel, Kind, Lane, Op, Schedule
+from halocast.schedule.ir import Kernel, Lane, Op, Pull, Schedule
 from halocast.schedule.passes import steady_epochs
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.cost import op_seconds
@@ -109,7 +109,7 @@ def test_a_lagged_exchange_that_is_slower_than_compute_is_the_path_up_to_the_las
 
 def test_an_op_that_exists_every_other_epoch_is_awaited_in_its_newest_instance() -> None:
     ops = (
-        op("pull", lane=Lane.STORE, kind=Kind.PULL, every=2),
+        op("pull", lane=Lane.STORE, work=Pull(num_bytes=4), every=2),
         op("use", after=(("pull", 0),)),
     )
     schedule = Schedule(num_ranks=1, ops=ops)
@@ -189,7 +189,7 @@ def test_slowing_an_op_down_delays_the_end_by_as_much_as_it_is_on_the_path(sched
     again = simulate(replace(schedule, ops=ops), CLUSTER, epochs, network=lambda env: UnlimitedLinks(env))
     was, now = (next(o for o in made if (o.rank, o.name) == (slowed.rank, slowed.op)) for made in (schedule.ops, ops))
     device = CLUSTER.device(slowed.rank)
-    added_s = op_seconds(now, device, schedule.itemsize) - op_seconds(was, device, schedule.itemsize)
+    added_s = op_seconds(now, device) - op_seconds(was, device)
     assert max(span.end_s for span in again.spans) >= (path[-1].end_s + times * added_s) * (1 - 1e-9)
 
 

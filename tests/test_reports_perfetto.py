@@ -15,7 +15,7 @@ from schedules import legal_schedules, op, two_rank_exchange
 from halocast.cluster.catalogue import load_cluster
 from halocast.exec.run.null import execute_null
 from halocast.reports.formats.perfetto import write_perfetto
-from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
+from halocast.schedule.ir import Exchange, Lane, Matrix, Schedule
 from halocast.schedule.passes import memory
 from halocast.schedule.trace import LinkUse, Trace, span_of
 from halocast.sim.engine import simulate
@@ -194,8 +194,8 @@ def test_predicted_and_measured_are_two_groups_of_processes(tmp_path: Path) -> N
 
 def test_arrows_between_many_ranks_are_left_out_and_the_file_says_so(tmp_path: Path) -> None:
     ranks = 17
-    work = Work(matrix="halo", row_bytes=4)
-    ops = tuple(op("swap", rank, Lane.HALO, Kind.EXCHANGE, work=work) for rank in range(ranks))
+    work = Exchange(matrix="halo", row_bytes=4)
+    ops = tuple(op("swap", rank, Lane.HALO, work=work) for rank in range(ranks))
     counts = np.ones((ranks, ranks), dtype=np.int64) - np.eye(ranks, dtype=np.int64)
     schedule = Schedule(num_ranks=ranks, ops=ops, matrices=(Matrix("halo", counts),))
     trace = Trace(source="t", num_ranks=ranks, num_epochs=1, spans=tuple(span_of(o, 0, 0.0, 1.0, 64) for o in ops))

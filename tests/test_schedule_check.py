@@ -9,7 +9,21 @@ from schedules import legal_schedules, op, two_rank_exchange
 
 from halocast.base.errors import InputError
 from halocast.schedule.check import check, problems
-from halocast.schedule.ir import Buffer, Kernel, Kind, Lane, Matrix, Op, Rows, Schedule, Work
+from halocast.schedule.ir import (
+    Broadcast,
+    Buffer,
+    Compute,
+    Exchange,
+    Kernel,
+    Lane,
+    Matrix,
+    Op,
+    Pull,
+    Recv,
+    Rows,
+    Schedule,
+    Send,
+)
 
 GOOD = two_rank_exchange()
 
@@ -24,16 +38,16 @@ def without(name: str, rank: int) -> Schedule:
     return replace(GOOD, ops=tuple(o for o in GOOD.ops if (o.name, o.rank) != (name, rank)))
 
 
-def swap(**work: object) -> Work:
-    return Work(**{"matrix": "halo", "row_bytes": 4, **work})  # type: ignore[arg-type]
+def swap(**work: object) -> Exchange:
+    return Exchange(**{"matrix": "halo", "row_bytes": 4, **work})  # type: ignore[arg-type]
 
 
 def pair(send: Op, recv: Op) -> Schedule:
     return Schedule(num_ranks=2, ops=(send, recv))
 
 
-SEND = op("msg", 0, Lane.HALO, Kind.SEND, work=Work(peer=1, num_bytes=8))
-RECV = op("msg", 1, Lane.HALO, Kind.RECV, work=Work(peer=0, num_bytes=8))
+SEND = op("msg", 0, Lane.HALO, work=Send(peer=1, num_bytes=8))
+RECV = op("msg", 1, Lane.HALO, work=Recv(peer=0, num_bytes=8))
 
 
 @given(legal_schedules())
@@ -59,20 +73,29 @@ BROKEN = {
     "a negative lag": (changed("use", 1, after=(("swap", -1),)), "op 1/use: waits for 'swap' with negative lag -1"),
     "an unknown buffer": (changed("use", 0, reads=("hallo",)), "op 0/use: uses buffer 'hallo'"),
     "an unknown kernel": (
-        changed("make", 0, work=Work(kernels=(Kernel("fft", (8,)),))),
+        changed("make", 0, work=Compute(kernels=(Kernel("fft", (8,)),))),
         "op 0/make: kernel fft(8,)",
     ),
     "a kernel with missing dims": (
-        changed("make", 0, work=Work(kernels=(Kernel("gemm", (8, 8)),))),
+        changed("make", 0, work=Compute(kernels=(Kernel("gemm", (8, 8)),))),
         "op 0/make: kernel gemm(8, 8)",
     ),
-    "bytes on a computation": (changed("make", 0, work=Work(num_bytes=4)), "op 0/make: a compute has no such work"),
+    "an exchange of numbers without bits": (changed("swap", 0, work=swap(bits=0)), "op 0/swap: bits = 0: a number has"),
+    "a broadcast from outside": (
+        Schedule(num_ranks=2, ops=(op("all", 0, work=Broadcast(num_bytes=4, root=1)),)),
+        "op 0/all: root 1 is not one of its ranks (0,)",
+    ),
+    "a bound below none": (
+        Schedule(num_ranks=1, ops=(op("pull", 0, work=Pull(num_bytes=4, bound=-2)),)),
+        "op 0/pull: bound -2 needs to be at least 0",
+    ),
+    "a lane without a name": (changed("make", 0, lane=Lane("2")), "op 0/make: a lane is a word and an index"),
     "an unknown matrix": (changed("swap", 0, work=swap(matrix="hole")), "op 0/swap: exchanges rows of matrix 'hole'"),
     "a matrix of the wrong size": (
         replace(GOOD, matrices=(Matrix("halo", np.zeros((3, 3), dtype=np.int64)),)),
         "matrix halo: shape (3, 3)",
     ),
-    "a message to oneself": (pair(replace(SEND, work=Work(peer=0, num_bytes=8)), RECV), "op 0/msg: peer 0 is not"),
+    "a message to oneself": (pair(replace(SEND, work=Send(peer=0, num_bytes=8)), RECV), "op 0/msg: peer 0 is not"),
     "an exchange one rank lacks": (
         replace(without("swap", 1), ops=tuple(o for o in without("swap", 1).ops if o.label != "1/use")),
         "op 0/swap: rank 1 has no 'swap' to match it",
@@ -89,15 +112,15 @@ BROKEN = {
     "a send nobody receives": (Schedule(num_ranks=2, ops=(SEND,)), "op 0/msg: rank 1 has no 'msg' to match it"),
     "a receive nobody sends": (Schedule(num_ranks=2, ops=(RECV,)), "op 1/msg: rank 0 has no 'msg' to match it"),
     "two sends that meet": (
-        pair(SEND, op("msg", 1, Lane.HALO, Kind.SEND, work=Work(peer=0, num_bytes=8))),
+        pair(SEND, op("msg", 1, Lane.HALO, work=Send(peer=0, num_bytes=8))),
         "op 0/msg and op 1/msg: send meets send",
     ),
     "a send larger than its receive": (
-        pair(SEND, replace(RECV, work=Work(peer=0, num_bytes=4))),
+        pair(SEND, replace(RECV, work=Recv(peer=0, num_bytes=4))),
         "op 0/msg and op 1/msg: sizes differ, 8 and 4 bytes",
     ),
     "a receive of nothing nobody sends": (
-        Schedule(num_ranks=2, ops=(replace(RECV, work=Work(peer=0)),)),
+        Schedule(num_ranks=2, ops=(replace(RECV, work=Recv(peer=0, num_bytes=0)),)),
         "op 1/msg: rank 0 has no 'msg' to match it",
     ),
     "a buffer name with a comma": (
@@ -137,7 +160,7 @@ def test_a_broken_schedule_is_rejected_and_the_op_named(schedule: Schedule, mess
 
 def test_ranks_that_exchange_in_opposite_orders_deadlock() -> None:
     def exchange(name: str, rank: int) -> Op:
-        return op(name, rank, Lane.HALO, Kind.EXCHANGE, work=swap())
+        return op(name, rank, Lane.HALO, work=swap())
 
     ops = (exchange("a", 0), exchange("b", 0), exchange("b", 1), exchange("a", 1))
     (message,) = problems(replace(GOOD, ops=ops, buffers=()))
@@ -146,7 +169,7 @@ def test_ranks_that_exchange_in_opposite_orders_deadlock() -> None:
 
 
 def test_the_same_exchanges_in_one_order_do_not() -> None:
-    ops = tuple(op(name, rank, Lane.HALO, Kind.EXCHANGE, work=swap()) for rank in (0, 1) for name in "ab")
+    ops = tuple(op(name, rank, Lane.HALO, work=swap()) for rank in (0, 1) for name in "ab")
     assert problems(replace(GOOD, ops=ops, buffers=())) == ()
 
 

@@ -6,13 +6,13 @@ import pytest
 from schedules import op
 
 from halocast.reports.metrics import measure
-from halocast.schedule.ir import Kernel, Schedule, Work
+from halocast.schedule.ir import Compute, Kernel, Schedule
 from halocast.schedule.passes import spread_rare, steady_epochs
 from halocast.sim.engine import simulate
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario
 
-WORK = Work(kernels=(Kernel("elementwise", (10**6, 2)),))
+WORK = Compute(kernels=(Kernel("elementwise", (10**6, 2)),))
 
 
 def schedule_of(*ops: Any) -> Schedule:

@@ -7,7 +7,7 @@ import pytest
 from schedules import op, two_rank_exchange
 
 from halocast.schedule.check import check, staleness
-from halocast.schedule.ir import SHARED, Buffer, Kind, Lane, Matrix, Schedule, Work
+from halocast.schedule.ir import SHARED, Buffer, Exchange, Lane, Matrix, Pull, Push, Schedule
 
 
 def ages(schedule: Schedule, name: str) -> set[int]:
@@ -33,8 +33,7 @@ def stored(every: int) -> Schedule:
                 "pull",
                 rank,
                 Lane.STORE,
-                Kind.PULL,
-                work=Work(num_bytes=4),
+                work=Pull(num_bytes=4),
                 reads=("table",),
                 writes=("halo",),
                 after=(("push", 1),),
@@ -45,8 +44,7 @@ def stored(every: int) -> Schedule:
                 "push",
                 rank,
                 Lane.STORE,
-                Kind.PUSH,
-                work=Work(num_bytes=4),
+                work=Push(num_bytes=4),
                 reads=("rows",),
                 writes=("table",),
                 after=(("forward", 0),),
@@ -86,7 +84,7 @@ def test_what_nobody_writes_is_new_when_it_leaves(lag: int) -> None:
 
 def test_received_rows_have_the_ages_of_all_who_send_and_of_nobody_else() -> None:
     """Rank 0 makes rows every epoch, rank 1 every second, rank 2 every fifth and is needed by nobody."""
-    work = Work(matrix="halo", row_bytes=4)
+    work = Exchange(matrix="halo", row_bytes=4)
     ops, buffers = [], []
     for rank, every in enumerate((1, 2, 5)):
         ops += [
@@ -95,7 +93,6 @@ def test_received_rows_have_the_ages_of_all_who_send_and_of_nobody_else() -> Non
                 "swap",
                 rank,
                 Lane.HALO,
-                Kind.EXCHANGE,
                 work=work,
                 reads=("rows",),
                 writes=("halo",),

@@ -32,13 +32,13 @@ def test_an_op_reads_as_it_is_documented() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("schedule ranks=1 itemsize=4\nopp 0 compute compute a", "line 2: unknown line 'opp'; did you mean 'op'"),
-        ("schedule ranks=1 itemsize=4\nop 0 compute cook a", "line 2: cannot read 'op 0 compute cook a'"),
-        ("schedule ranks=1 itemsize=4\nop 0 compute compute a stale(b)", "unknown clause 'stale'"),
-        ("schedule ranks=1 itemsize=4\nop 0 compute compute a after(b) junk", "unexpected 'junk'"),
-        ("schedule ranks=1 itemsize=4\nbuffer 0 x bytes=1 rows=none persistant", "unknown word 'persistant'"),
-        ("schedule ranks=1 itemsize=4\nop 0 compute compute a reads(x) reads(y)", "a clause is given twice"),
-        ("schedule ranks=one itemsize=4", "line 1: cannot read"),
+        ("schedule ranks=1\nopp 0 compute compute a", "line 2: unknown line 'opp'; did you mean 'op'"),
+        ("schedule ranks=1\nop 0 compute cook a", "line 2: cannot read 'op 0 compute cook a'"),
+        ("schedule ranks=1\nop 0 compute compute a stale(b)", "unknown clause 'stale'"),
+        ("schedule ranks=1\nop 0 compute compute a after(b) junk", "unexpected 'junk'"),
+        ("schedule ranks=1\nbuffer 0 x bytes=1 rows=none persistant", "unknown word 'persistant'"),
+        ("schedule ranks=1\nop 0 compute compute a reads(x) reads(y)", "a clause is given twice"),
+        ("schedule ranks=one", "line 1: cannot read"),
         ("op 0 compute compute a", "expected one 'schedule' line, found 0"),
     ],
 )

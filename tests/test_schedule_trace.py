@@ -16,7 +16,7 @@ from halocast.schedule.trace import LinkUse, Span, Trace, load_trace, save_trace
 SPANS = st.builds(
     Span,
     rank=st.integers(0, 3),
-    lane=st.sampled_from(Lane),
+    lane=st.sampled_from([Lane.COMPUTE, Lane.HALO, Lane("halo", 3), Lane("tensor")]),
     op=st.sampled_from(["forward.0", "exchange.1"]),
     kind=st.sampled_from(Kind),
     epoch=st.integers(0, 9),

@@ -8,7 +8,7 @@ from schedules import op
 
 from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.cluster.topology import build_topology, burst_links
-from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
+from halocast.schedule.ir import Exchange, Lane, Matrix, Schedule
 from halocast.schedule.trace import Trace
 from halocast.sim.engine import simulate
 
@@ -28,11 +28,11 @@ def cluster(burst_s: float = 1e-3) -> Cluster:
 
 def exchanged(sizes: Sizes, cluster: Cluster, pause_s: float = 0.0, epochs: int = 1) -> Trace:
     """Rank i sends sizes[i][j] bytes to rank j, again after a pause of the same length on all ranks."""
-    rows = Work(matrix="halo", row_bytes=1)
+    rows = Exchange(matrix="halo", row_bytes=1)
     ops = []
     for rank in range(3):
         ops.append(op("work", rank, after=(("exchange", 1),)))
-        ops.append(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows, after=(("work", 0),)))
+        ops.append(op("exchange", rank, Lane.HALO, work=rows, after=(("work", 0),)))
     schedule = Schedule(num_ranks=3, ops=tuple(ops), matrices=(Matrix("halo", np.array(sizes).astype(np.int64)),))
     paused = {(rank, "work"): pause_s for rank in range(3)}
     return simulate(schedule, cluster, epochs, measured_s=paused)
@@ -73,8 +73,8 @@ def test_ports_of_devices_have_one_limiter_and_a_way_of_nothing_else_is_legal() 
     topology = build_topology(limited)
     ends = {topology.names[link] for link in burst_links(topology, limited)}
     assert all(name.startswith(("nics", "host", "network", "leaf")) for name in ends)
-    rows = Work(matrix="halo", row_bytes=1)
-    ops = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in range(16))
+    rows = Exchange(matrix="halo", row_bytes=1)
+    ops = tuple(op("exchange", rank, Lane.HALO, work=rows) for rank in range(16))
     sizes = np.zeros((16, 16), dtype=np.int64)
     sizes[0, 8] = 1000  # to another host, within the burst
     trace = simulate(Schedule(num_ranks=16, ops=ops, matrices=(Matrix("halo", sizes),)), limited, 1)

@@ -15,7 +15,7 @@ from halocast.base.errors import InputError
 from halocast.base.parts_of_cores import part_of
 from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.cluster.topology import build_topology
-from halocast.schedule.ir import Kernel, Kind, Lane, Matrix, Schedule, Work
+from halocast.schedule.ir import AllReduce, Barrier, Compute, Exchange, Kernel, Lane, Matrix, Pull, Schedule
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import op_seconds
 from halocast.sim.engine import simulate
@@ -32,14 +32,14 @@ def machine(cores: int | None, ranks: int) -> Cluster:
 def kernels(*units: float) -> Schedule:
     """A kernel per rank, all ready at 0."""
     ops = tuple(
-        op("work", rank, work=Work(kernels=(Kernel("elementwise", (int(UNIT * size), 2)),)))
+        op("work", rank, work=Compute(kernels=(Kernel("elementwise", (int(UNIT * size), 2)),)))
         for rank, size in enumerate(units)
     )
     return Schedule(num_ranks=len(units), ops=ops)
 
 
 def alone_s(schedule: Schedule, rank: int) -> float:
-    return op_seconds(schedule.ops[rank], CPU.device(0), 4)
+    return op_seconds(schedule.ops[rank], CPU.device(0))
 
 
 def ends(trace: Trace) -> list[float]:
@@ -111,14 +111,14 @@ def test_a_host_that_failed_leaves_its_core_to_the_others() -> None:
 
 
 def meeting(schedule: Schedule) -> Schedule:
-    both = tuple(op("meet", rank, kind=Kind.BARRIER, after=(("work", 0),)) for rank in (0, 1))
+    both = tuple(op("meet", rank, work=Barrier(), after=(("work", 0),)) for rank in (0, 1))
     return replace(schedule, ops=(*schedule.ops, *both))
 
 
 def test_emulated_hosts_have_one_memory_so_a_store_is_near_all_of_them() -> None:
     schedule = Schedule(
         num_ranks=2,
-        ops=tuple(op("pull", rank, kind=Kind.PULL, work=Work(num_bytes=25_000_000)) for rank in (0, 1)),
+        ops=tuple(op("pull", rank, work=Pull(num_bytes=25_000_000)) for rank in (0, 1)),
     )
     near = load_cluster("cpu-4x1-200mbit", gpus=2)
     far = replace(near, shared_cores=None)
@@ -148,9 +148,9 @@ def moving_beside(core_s_per_byte: float, cores: int) -> tuple[float, float]:
     """Rank 0 computes for 4 s while both ranks exchange for 1 s: when the kernel and the exchange end."""
     unit = kernels(1.0)
     numel = int(UNIT * 4.0 / alone_s(unit, 0))
-    work = op("work", work=Work(kernels=(Kernel("elementwise", (numel, 2)),)))
-    rows = Work(matrix="halo", row_bytes=1)
-    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in (0, 1))
+    work = op("work", work=Compute(kernels=(Kernel("elementwise", (numel, 2)),)))
+    rows = Exchange(matrix="halo", row_bytes=1)
+    swap = tuple(op("exchange", rank, Lane.HALO, work=rows) for rank in (0, 1))
     halo = Matrix("halo", np.array([[0, 10**9], [10**9, 0]]))
     cluster = machine(cores, 2)
     assert cluster.gloo is not None
@@ -192,16 +192,15 @@ def test_messages_and_steps_of_sums_take_the_cores_of_their_ranks() -> None:
     assert cluster.gloo is not None
     free = replace(cluster.gloo, latency_s=0.0, stream_bytes_per_s=1e15, host_bytes_per_s=1e15)
     gloo = replace(free, core_s_per_message=1.0, core_s_per_step=10.0)
-    rows = Work(matrix="halo", row_bytes=1)
-    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in range(4))
+    rows = Exchange(matrix="halo", row_bytes=1)
+    swap = tuple(op("exchange", rank, Lane.HALO, work=rows) for rank in range(4))
     sums = tuple(
-        op("allreduce", rank, Lane.REDUCE, Kind.ALLREDUCE, work=Work(num_bytes=4), after=(("exchange", 0),))
-        for rank in range(4)
+        op("allreduce", rank, Lane.REDUCE, work=AllReduce(num_bytes=4), after=(("exchange", 0),)) for rank in range(4)
     )
     schedule = Schedule(num_ranks=4, ops=(*swap, *sums), matrices=(Matrix("halo", 1 - np.eye(4, dtype=np.int64)),))
     trace = simulate(schedule, replace(cluster, gloo=gloo), 1)
     spans = {(span.rank, span.op): (span.start_s, span.end_s) for span in trace.spans}
-    overhead_s = 2 * op_seconds(swap[0], CPU.device(0), 4)
+    overhead_s = 2 * op_seconds(swap[0], CPU.device(0))
     assert spans[0, "exchange"] == pytest.approx((0.0, 6.0 + overhead_s), rel=1e-6)
     assert spans[0, "allreduce"] == pytest.approx((6.0, 6.0 + 2 * 6 * 10.0), rel=1e-4)
 
@@ -211,8 +210,8 @@ def test_all_hosts_of_a_machine_move_bytes_on_the_same_cores() -> None:
     near = load_cluster("cpu-4x1-unlimited")
     assert near.gloo is not None
     gloo = replace(near.gloo, stream_bytes_per_s=STREAM, host_bytes_per_s=2 * STREAM, latency_s=0.0)
-    rows = Work(matrix="halo", row_bytes=1)
+    rows = Exchange(matrix="halo", row_bytes=1)
     pairs = np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 1, 0]]) * 10**9
-    swap = tuple(op("exchange", rank, Lane.HALO, Kind.EXCHANGE, work=rows) for rank in range(4))
+    swap = tuple(op("exchange", rank, Lane.HALO, work=rows) for rank in range(4))
     trace = simulate(Schedule(num_ranks=4, ops=swap, matrices=(Matrix("halo", pairs),)), replace(near, gloo=gloo), 1)
     assert ends(trace) == pytest.approx([2.0] * 4, rel=1e-3)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.cluster.catalogue import Device, Efficiency, load_device
-from halocast.schedule.ir import KERNEL_DIMS, Kernel, Kind, Lane, Op, Work
+from halocast.schedule.ir import KERNEL_DIMS, Compute, Kernel, Lane, Numbers, Op
 from halocast.sim.cost import ROOFS, kernel_seconds, op_seconds, popular_share
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,8 @@ DEVICES = {name: load_device(name) for name in ("a5000", "cpu")}
 
 
 def seconds(kind: str, *dims: int, device: Device = DEVICE, itemsize: int = 4) -> float:
-    return kernel_seconds(Kernel(kind, dims), device, itemsize)
+    numbers = {4: Numbers.FLOAT32, 8: Numbers.FLOAT64}[itemsize]
+    return kernel_seconds(Kernel(kind, dims, numbers), device)
 
 
 def test_the_table_is_total() -> None:
@@ -151,9 +152,9 @@ def test_a_kernel_as_long_as_its_launch_runs_at_half_speed() -> None:
 
 def test_an_op_is_the_sum_of_its_kernels() -> None:
     kernels = (Kernel("elementwise", (100, 3)), Kernel("gather", (0, 5)), Kernel("gather", (10, 5)))
-    op = Op(name="forward.0", rank=0, lane=Lane.COMPUTE, kind=Kind.COMPUTE, work=Work(kernels=kernels))
-    assert op_seconds(op, DEVICE, 4) == pytest.approx(16.0 + 0 + 10.6)
-    assert op_seconds(replace(op, work=Work()), DEVICE, 4) == 0.0
+    op = Op(name="forward.0", rank=0, lane=Lane.COMPUTE, work=Compute(kernels=kernels))
+    assert op_seconds(op, DEVICE) == pytest.approx(16.0 + 0 + 10.6)
+    assert op_seconds(replace(op, work=Compute()), DEVICE) == 0.0
 
 
 def test_spmm_on_a_cpu_core_is_near_what_was_measured() -> None:

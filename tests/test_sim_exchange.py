@@ -9,7 +9,7 @@ from schedules import op
 from halocast.base.delays import Delay
 from halocast.cluster.catalogue import AllToAll, Cluster, load_cluster
 from halocast.schedule.check import check
-from halocast.schedule.ir import Kind, Lane, Matrix, Schedule, Work
+from halocast.schedule.ir import Exchange, Lane, Matrix, Schedule
 from halocast.sim.engine import simulate
 from halocast.sim.world import World
 
@@ -19,13 +19,13 @@ ROW_BYTES = 10**6
 
 def exchange(counts: list[list[int]]) -> Schedule:
     num = len(counts)
-    work = Work(matrix="halo", row_bytes=ROW_BYTES)
+    work = Exchange(matrix="halo", row_bytes=ROW_BYTES)
     ops = tuple(
         one
         for rank in range(num)
         for one in (
             op("make", rank),
-            op("swap", rank, kind=Kind.EXCHANGE, lane=Lane.HALO, work=work, after=(("make", 0),)),
+            op("swap", rank, lane=Lane.HALO, work=work, after=(("make", 0),)),
         )
     )
     return check(Schedule(num_ranks=num, ops=ops, matrices=(Matrix("halo", np.array(counts)),)))

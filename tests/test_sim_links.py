@@ -25,9 +25,11 @@ from halocast.cluster.catalogue import (
     load_device,
 )
 from halocast.cluster.tables import Streams
+from halocast.schedule.ir import AllReduce as Sum
+from halocast.sim.network.collectives import tree_edges
 from halocast.sim.network.links import SharedLinks, UnlimitedLinks, after
 from halocast.sim.network.queued import QueuedLinks
-from halocast.sim.network.transports import STAGES, tree_edges
+from halocast.sim.network.transports import STAGES
 
 GLOO = Cluster(
     name="round",
@@ -81,7 +83,7 @@ def stored(cluster: Cluster, rank: int, num_bytes: int) -> float:
 
 
 def ring(cluster: Cluster, group: tuple[int, ...], payload_bytes: int) -> float:
-    return ended(lambda links, done: links.reduce(group, payload_bytes, done), cluster)
+    return ended(lambda links, done: links.collect(Sum(num_bytes=payload_bytes), group, done), cluster)
 
 
 def reducing(how: AllReduce) -> Cluster:
@@ -137,7 +139,7 @@ def test_an_all_reduce_queues_behind_messages_of_its_socket(streams: Streams, en
     links = SharedLinks(env := simpy.Environment(), replace(GLOO, gloo=replace(GLOO.gloo, streams=streams)))
     ends: list[float] = []
     links.send(0, np.array([1]), np.array([100]), lambda _, times: None)
-    after(env, 3.0, lambda: links.reduce((0, 1), 100, lambda: ends.append(env.now)))
+    after(env, 3.0, lambda: links.collect(Sum(num_bytes=100), (0, 1), lambda: ends.append(env.now)))
     env.run()
     assert ends == pytest.approx([end])
 
@@ -274,7 +276,7 @@ def test_unlimited_links_take_no_time_at_all() -> None:
     network = UnlimitedLinks(env)
     told: list[str] = []
     network.send(0, np.array([1]), np.array([10**12]), lambda names, times: told.append("sent"))
-    network.reduce((0, 1), 10**12, lambda: told.append("reduced"))
+    network.collect(Sum(num_bytes=10**12), (0, 1), lambda: told.append("reduced"))
     network.store(0, 10**12, lambda: told.append("stored"))
     assert (told, env.now) == (["sent", "reduced", "stored"], 0.0)
 

@@ -8,7 +8,7 @@ from schedules import op, two_rank_exchange
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
 from halocast.cluster.catalogue import load_cluster
-from halocast.schedule.ir import Kernel, Kind, Lane, Schedule, Work
+from halocast.schedule.ir import Compute, Kernel, Lane, Schedule
 from halocast.schedule.trace import Trace
 from halocast.sim.engine import simulate
 from halocast.sim.world import Failure, StoppedError, World
@@ -22,7 +22,7 @@ TWO_HOSTS = load_cluster("t4-3x2-15gbe", gpus=4)
 def working() -> Schedule:
     """As two_rank_exchange, with kernels to make the rows."""
     base = two_rank_exchange()
-    kernels = Work(kernels=(Kernel("elementwise", (10**6, 2)),))
+    kernels = Compute(kernels=(Kernel("elementwise", (10**6, 2)),))
     return replace(base, ops=tuple(replace(o, work=kernels) if o.name == "make" else o for o in base.ops))
 
 
@@ -89,7 +89,7 @@ def test_a_failure_after_the_end_changes_nothing() -> None:
 
 
 def test_ranks_without_the_dead_host_go_on() -> None:
-    alone = Schedule(num_ranks=4, ops=tuple(op("work", rank, Lane.COMPUTE, Kind.COMPUTE) for rank in range(4)))
+    alone = Schedule(num_ranks=4, ops=tuple(op("work", rank, Lane.COMPUTE) for rank in range(4)))
     trace = simulate(alone, TWO_HOSTS, 3, world=World(failure=Failure(host=1, at_s=0.0)))
     assert {s.rank for s in trace.spans} >= {0, 1}
 

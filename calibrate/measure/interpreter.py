@@ -7,7 +7,7 @@ from itertools import pairwise
 from halocast.calibrate.measure.bench import Bench, Measured, point
 from halocast.calibrate.measure.stopwatch import Timing, summary
 from halocast.exec.run.interpret import Interpreter
-from halocast.schedule.ir import Kind, Lane, Op, Schedule, Work
+from halocast.schedule.ir import Lane, Op, Schedule
 
 NUM_OPS, EPOCHS = 40, 60
 
@@ -38,7 +38,7 @@ def _epoch_timing(bench: Bench, schedule: Schedule) -> Timing:
 
 def _chain() -> Schedule:
     ops = tuple(_op(k, Lane.COMPUTE, ()) for k in range(NUM_OPS))
-    return Schedule(num_ranks=1, itemsize=4, matrices=(), buffers=(), ops=ops, meta=())
+    return Schedule(num_ranks=1, matrices=(), buffers=(), ops=ops, meta=())
 
 
 def _relay() -> Schedule:
@@ -46,8 +46,8 @@ def _relay() -> Schedule:
     lanes = [Lane.HALO if k % 2 else Lane.COMPUTE for k in range(NUM_OPS)]
     waits = [((f"op.{k - 1}", 0),) if k else ((f"op.{NUM_OPS - 1}", 1),) for k in range(NUM_OPS)]
     ops = tuple(_op(k, lane, after) for k, (lane, after) in enumerate(zip(lanes, waits, strict=True)))
-    return Schedule(num_ranks=1, itemsize=4, matrices=(), buffers=(), ops=ops, meta=())
+    return Schedule(num_ranks=1, matrices=(), buffers=(), ops=ops, meta=())
 
 
 def _op(number: int, lane: Lane, after: tuple[tuple[str, int], ...]) -> Op:
-    return Op(name=f"op.{number}", rank=0, lane=lane, kind=Kind.COMPUTE, work=Work(), after=after)
+    return Op(name=f"op.{number}", rank=0, lane=lane, after=after)

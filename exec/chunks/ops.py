@@ -6,10 +6,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from halocast.exec.chunks.stage import FIRST, FIRST_GRAD, NOTHING, Chunk, ChunkState, chunk_state
+from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_state
 from halocast.exec.run.state import Epoch, RankState
 from halocast.models.modules import hits, summed_loss
-from halocast.schedule.ir import Op
+from halocast.schedule.ir import Op, Role
 
 
 def shuffle(state: RankState, op: Op, epoch: int) -> int:
@@ -21,26 +21,26 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     """One layer on one chunk, as an autograd graph of its own; its result joins the table of the next layer."""
     here, (layer, _) = chunk_state(state), op.index
     chunk = here.in_slot(op, epoch)
-    rows = here.joined(layer, chunk, epoch).requires_grad_(layer > 0)
+    rows = here.joined(op, chunk, epoch).requires_grad_(layer > 0)
     first = None
     if here.job.spec.mixes_first(layer):
-        first = here.tables[FIRST][chunk.rows].clone().requires_grad_()
+        first = here.table(op.reads, Role.FIRST)[chunk.rows].clone().requires_grad_()
     aggregated = here.aggregated[chunk.rows] if here.aggregated is not None and layer == 0 else None
     here.draw_dropout(epoch, layer, chunk)
     out = here.model.layer(layer, rows, chunk.block, aggregated, first)
     here.made[layer, chunk.number] = rows, out, first
-    here.tables[f"h.{layer + 1}"][chunk.rows] = out.detach()
+    here.table(op.writes, *ENTER)[chunk.rows] = out.detach()
     return 0
 
 
 def loss(state: RankState, op: Op, epoch: int) -> int:
     """The chunk's share of the mean loss over all train nodes, and its gradient."""
     here = chunk_state(state)
-    chunk, last = here.in_slot(op, epoch), here.job.spec.layers
-    logits = here.tables[f"h.{last}"][chunk.rows].clone().requires_grad_()
+    chunk = here.in_slot(op, epoch)
+    logits = here.table(op.reads, *ENTER)[chunk.rows].clone().requires_grad_()
     rows, labels = chunk.masks[0]
     share = summed_loss(logits[rows], labels) / here.part.num_train_total
-    here.tables[f"gh.{last}"][chunk.rows] = torch.autograd.grad(share, logits)[0]
+    here.table(op.writes, Role.GRAD)[chunk.rows] = torch.autograd.grad(share, logits)[0]
     if len(here.history) <= epoch:
         here.history.append(Epoch(loss=0.0, hits=list(NOTHING)))
     now = here.history[epoch]
@@ -54,15 +54,15 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     """Gradients of one layer on one chunk: of its own rows and of the fresh rows of other chunks, which add up."""
     here, (layer, _) = chunk_state(state), op.index
     chunk = here.in_slot(op, epoch)
-    grad = _take(here, f"gh.{layer + 1}", chunk)
-    if layer == 0 and FIRST_GRAD in op.reads:
-        grad += _take(here, FIRST_GRAD, chunk)
+    grad = _take(here.table(op.reads, Role.GRAD), chunk)
+    if layer == 0 and here.has(op.reads, Role.FIRST_GRAD):
+        grad += _take(here.table(op.reads, Role.FIRST_GRAD), chunk)
     rows, out, first = here.made.pop((layer, chunk.number))
     torch.autograd.backward(out, grad)
     if first is not None and first.grad is not None:
-        here.tables[FIRST_GRAD][chunk.rows] += first.grad
+        here.table(op.writes, Role.FIRST_GRAD)[chunk.rows] += first.grad
     if rows.grad is not None:
-        here.tables[f"gh.{layer}"][chunk.rows] += rows.grad[: chunk.num_rows]
+        here.table(op.writes, Role.GRAD)[chunk.rows] += rows.grad[: chunk.num_rows]
         if len(rows) > chunk.num_rows:
             _give_back(here, op, chunk, rows.grad[chunk.num_rows :], epoch)
     return 0
@@ -70,21 +70,20 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
     """Gradients of halo rows: to the fresh ones now; to those of the snapshot in the next epoch, if the op says so."""
-    layer, (fresh, old) = op.index[0], here.divided(chunk, epoch)
-    _add(here.tables[f"gh.{layer}"], chunk.halo, grad, fresh, op.work.scale)
-    late = f"glate.{layer}"
-    if late in op.writes:
-        _add(here.tables[late], chunk.halo, grad, old, op.work.scale)
-        here.tables[f"gh.{layer}"][chunk.rows] += here.tables[f"gold.{layer}"][chunk.rows]
+    (fresh, old), own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
+    _add(own, chunk.halo, grad, fresh, op.work.scale)
+    if here.has(op.writes, Role.LATE_GRAD):
+        _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, old, op.work.scale)
+        own[chunk.rows] += here.table(op.reads, Role.OLD_GRAD)[chunk.rows]
 
 
 def _add(table: Tensor, halo: Tensor, grad: Tensor, places: Tensor, scale: float) -> None:
     table.index_add_(0, halo[places], grad.index_select(0, places), alpha=scale)
 
 
-def _take(here: ChunkState, name: str, chunk: Chunk) -> Tensor:
+def _take(table: Tensor, chunk: Chunk) -> Tensor:
     """A chunk's gradient, which leaves zeros behind."""
-    rows = here.tables[name][chunk.rows]
+    rows = table[chunk.rows]
     taken = rows.clone()
     rows.zero_()
     return taken

@@ -6,25 +6,23 @@ for every (epoch, layer, chunk), so that what is computed does not depend on how
 """
 
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from halocast.exec.launch.job import Job, read_part
 from halocast.exec.run.state import OPTIMIZERS, Epoch, RankState, block_of, flatten
-from halocast.exec.transport.comm import Channel, Link, all_reduce
+from halocast.exec.transport.comm import Link, all_reduce
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
 from halocast.models.modules import NEIGHBOURS, Block
-from halocast.schedule.ir import Kind, Op, Schedule
+from halocast.schedule.ir import Kind, Op, Role, Rows, Schedule
 
 FORWARD = "forward_chunk"
-FIRST, FIRST_GRAD = "h.1", "gfirst"
+ENTER = (Role.FEATURES, Role.ROWS, Role.FIRST)  # of tables whose rows enter a layer
 NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
@@ -88,28 +86,31 @@ class ChunkState(RankState):
         )
 
     def _meet_ways(self, parts: list[Part]) -> None:
-        """Which way this is, the process group of the stage's ways, and who needs which rows; all ranks call it."""
-        self.way, self.ways_group = 0, None
+        """Which way of its stage this is, and who needs which rows."""
+        self.way = 0
         self.ways_ranks: tuple[int, ...] = (self.rank,)
-        reduces = {op.name: self.schedule.group(op) for op in self.schedule.ops if op.verb == "reduce_ways"}
-        for ranks in dict.fromkeys(reduces[name] for name in sorted(reduces)):
-            group = dist.new_group(list(ranks), timeout=timedelta(seconds=self.link.timeout_s))
-            if self.rank in ranks:
-                self.way, self.ways_group, self.ways_ranks = ranks.index(self.rank), group, ranks
+        for op in self.schedule.by_rank[self.rank]:
+            if op.kind is Kind.ALLREDUCE:  # the ways of a stage share its weights
+                self.ways_ranks = self.schedule.group(op)
+                self.way = self.ways_ranks.index(self.rank)
         needed = needed_rows(parts, self.num_ways)
         self.needed = [[torch.from_numpy(rows).to(self.link.device) for rows in ways] for ways in needed]
 
-    def _channels(self) -> dict[str, Channel]:
-        """None: what is exchanged changes with the chunk in a slot."""
-        return {}
-
     def _tables(self) -> dict[str, Tensor]:
         """A table per buffer that holds rows of all nodes."""
-        buffers = [b for b in self.schedule.buffers if b.rank == self.rank and b.persistent and _is_table(b.name)]
+        buffers = [b for b in self.schedule.buffers if b.rank == self.rank and b.rows is Rows.ALL]
         num_nodes = self.part.num_inner
-        made = {b.name: b.num_bytes // self.features.element_size() // num_nodes for b in buffers}
-        tables = {name: self.features.new_zeros((num_nodes, width)) for name, width in made.items() if name != "h.0"}
-        return tables | {"h.0": self.features}
+        widths = {b.name: b.num_bytes // self.features.element_size() // num_nodes for b in buffers}
+        known = self._features()
+        return {name: known.get(name, self.features.new_zeros((num_nodes, wide))) for name, wide in widths.items()}
+
+    def table(self, names: tuple[str, ...], *roles: Role) -> Tensor:
+        """The table with one of these roles among the named buffers."""
+        found = [name for name in names if self.rows_of(name) is Rows.ALL and self.role_of(name) in roles]
+        return self.tables[found[0]]
+
+    def has(self, names: tuple[str, ...], role: Role) -> bool:
+        return bool(self.names(names, role=role))
 
     def _precompute(self) -> Tensor:
         neighbours = NEIGHBOURS[self.job.spec.kind]
@@ -145,17 +146,17 @@ class ChunkState(RankState):
             known = self._divided[chunk.number] = epoch, fresh.nonzero().flatten(), (~fresh).nonzero().flatten()
         return known[1], known[2]
 
-    def joined(self, layer: int, chunk: Chunk, epoch: int) -> Tensor:
+    def joined(self, op: Op, chunk: Chunk, epoch: int) -> Tensor:
         """The chunk's rows, and those of its halo if the layer aggregates: fresh, or of the snapshot."""
-        table, num_own = self.tables[f"h.{layer}"], chunk.num_rows
-        if not self.job.spec.aggregates(layer):
+        table, num_own = self.table(op.reads, *ENTER), chunk.num_rows
+        if not self.job.spec.aggregates(op.index[0]):
             return table[chunk.rows].clone()
         rows = table.new_empty((num_own + len(chunk.halo), table.shape[1]))
         rows[:num_own] = table[chunk.rows]
         torch.index_select(table, 0, chunk.halo, out=rows[num_own:])
         _, old = self.divided(chunk, epoch)
-        if layer > 0 and len(old):
-            snapshot = self.tables[f"hist.{layer}"].index_select(0, chunk.halo[old])
+        if self.has(op.reads, Role.SNAPSHOT) and len(old):
+            snapshot = self.table(op.reads, Role.SNAPSHOT).index_select(0, chunk.halo[old])
             rows[num_own:].index_copy_(0, old, snapshot)
         return rows
 
@@ -205,10 +206,6 @@ def numbered(schedule: Schedule) -> dict[str, int]:
 @lru_cache(maxsize=4)
 def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng((seed, ORDER_STREAM, epoch)).permutation(num_chunks).tolist())
-
-
-def _is_table(name: str) -> bool:
-    return name.partition(".")[0] in ("h", "hist", "gh", "glate", "gold", FIRST_GRAD)
 
 
 def _chunks(parts: list[Part], dtype: torch.dtype, link: Link) -> list[Chunk]:

@@ -27,7 +27,7 @@ def set_initial_values(state: RankState) -> None:
     halo, returned = fresh_rows(state)
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.EXCHANGE:
-            (layer,) = op.index
+            layer = op.index[0]
             gathers = state.rows_of(op.reads[0]) is Rows.INNER
             for name in op.writes:
                 if state.rows_of(name) in (Rows.HALO, Rows.SENT) and state.is_exact(name):

@@ -10,15 +10,14 @@ from halocast.base.errors import InputError
 from halocast.exec.chunks.ops import CHUNKS
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
-from halocast.exec.run.first import leaf_of_first, pass_first, with_first
 from halocast.exec.run.importance import IMPORTANCE
 from halocast.exec.run.row_errors import note_features, note_gradients
 from halocast.exec.run.state import Epoch, RankState
 from halocast.exec.store.ops import pull, push
-from halocast.exec.transport.comm import all_reduce, barrier
-from halocast.exec.transport.pairs import WAYS, receive, send
+from halocast.exec.transport.collectives import COLLECT
+from halocast.exec.transport.pairs import receive, send, swap
 from halocast.models.modules import summed_loss
-from halocast.schedule.ir import COLLECTIVE, IDS, Kind, Op, Rows, Schedule
+from halocast.schedule.ir import IDS, Kind, Op, Role, Rows, Schedule
 
 Handler = Callable[[RankState, Op, int], int]
 BY_VERB = frozenset({Kind.COMPUTE, Kind.SAMPLE})
@@ -26,26 +25,17 @@ BY_VERB = frozenset({Kind.COMPUTE, Kind.SAMPLE})
 
 def handle(state: RankState, op: Op, epoch: int) -> int:
     """Do what the op says; returns the bytes it sent."""
-    return (VERBS[op.verb] if _is_by_verb(op) else KINDS[op.kind])(state, op, epoch)
-
-
-def _is_by_verb(op: Op) -> bool:
-    """Work is found by its verb, and so are the messages among some ranks only; all others by their kind."""
-    return op.kind in BY_VERB or op.verb in WAYS
+    return (VERBS[op.verb] if op.kind in BY_VERB else KINDS[op.kind])(state, op, epoch)
 
 
 def require_handlers(schedule: Schedule) -> None:
     """Refuse a schedule before any work is done if some op has no handler."""
     for op in schedule.ops:
-        table, key = (VERBS, op.verb) if _is_by_verb(op) else (KINDS, op.kind)
+        table, key = (VERBS, op.verb) if op.kind in BY_VERB else (KINDS, op.kind)
         if key not in table:
             raise InputError(f"op {op.label}: the executor has no handler for {key!r} (has: {', '.join(table)})")
-        if op.verb in WAYS:
-            continue
         if op.kind is Kind.EXCHANGE and (not op.writes or not _moves_one(schedule, op)):
             raise InputError(f"op {op.label}: the executor exchanges one buffer into another, not {op.reads}")
-        if op.kind in COLLECTIVE and len(schedule.group(op)) != schedule.num_ranks:
-            raise InputError(f"op {op.label}: the executor's collectives need all ranks, not {schedule.group(op)}")
 
 
 def _moves_one(schedule: Schedule, op: Op) -> bool:
@@ -56,7 +46,7 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 
 def forward(state: RankState, op: Op, epoch: int) -> int:
     """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
-    (layer,) = op.index
+    layer = op.index[0]
     inner, halo = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.HALO, epoch)
     graph: LocalBlock | None = state.read(op, Rows.GRAPH, epoch)
     block = state.block if graph is None else graph.block
@@ -66,7 +56,7 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     halo = halo if scale is None else halo * scale
     rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
     rows.requires_grad_(layer > 0)
-    first = leaf_of_first(state, op, epoch)
+    first = _leaf_of_first(state, op, layer, epoch)
     out = state.model.layer(layer, rows, block, state.aggregated if layer == 0 else None, first)
     state.saved[layer] = rows, out
     state.write(op, Rows.INNER, out.detach(), epoch)
@@ -84,16 +74,11 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
 
 def backward(state: RankState, op: Op, epoch: int) -> int:
     """Add what the users of our rows sent back, then the layer's gradients; weight gradients accumulate in `grads`."""
-    (layer,) = op.index
-    grad, returned = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.SENT, epoch)
-    sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
-    if returned is not None and state.job.settings.errors and sent is None:  # else other rows than those made now
-        note_gradients(state, layer + 1, epoch, returned)
-    if returned is not None and len(returned):
-        grad.index_add_(0, state.send_rows if sent is None else sent.rows, returned)
+    layer = op.index[0]
+    grad = add_returned(state, op, epoch, _given(state.read(op, Rows.INNER, epoch)))
     rows, out = state.saved.pop(layer)
-    torch.autograd.backward(out, with_first(state, op, epoch, grad))
-    pass_first(state, op, epoch)
+    torch.autograd.backward(out, _with_first(state, op, layer, epoch, grad))
+    _pass_first(state, op, layer, epoch)
     if rows.grad is not None:
         scale = _scale(state, layer, state.read(op, Rows.GRAPH, epoch))
         if scale is not None:
@@ -103,6 +88,42 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
         if state.job.settings.errors:
             state.made_grads[layer] = rows.grad[state.block.num_inner :]
     return 0
+
+
+def add_returned(state: RankState, op: Op, epoch: int, grad: Tensor) -> Tensor:
+    """The gradient of rows with what the ranks that use them have sent back, in one message or several."""
+    sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
+    for name in state.names(op.reads, Rows.SENT):
+        returned = state.value(op, name, epoch)
+        if state.job.settings.errors and sent is None:  # else other rows than those made now
+            note_gradients(state, op.index[0] + 1, epoch, returned)
+        if len(returned):
+            grad.index_add_(0, state.returned_rows(op, name) if sent is None else sent.rows, returned)
+    return grad
+
+
+def _leaf_of_first(state: RankState, op: Op, layer: int, epoch: int) -> Tensor | None:
+    """Layer 0's output rows as a leaf of this layer's graph; None for a layer that does not mix them in."""
+    if not state.job.spec.mixes_first(layer):
+        return None
+    (name,) = state.names(op.reads, role=Role.FIRST)
+    state.firsts[layer] = state.value(op, name, epoch).detach().clone().requires_grad_()
+    return state.firsts[layer]
+
+
+def _with_first(state: RankState, op: Op, layer: int, epoch: int, grad: Tensor) -> Tensor:
+    """The gradient of the op's output; layer 0's also has what the later layers added up."""
+    for name in state.names(op.reads, role=Role.FIRST_GRAD) if layer == 0 else ():
+        grad = grad + state.value(op, name, epoch)
+    return grad
+
+
+def _pass_first(state: RankState, op: Op, layer: int, epoch: int) -> None:
+    """Add this layer's share of the gradient of layer 0's output and hand the sum to the layer below."""
+    for name in state.names(op.writes, role=Role.FIRST_GRAD):
+        share = state.firsts.pop(layer).grad
+        assert share is not None, "backward has just made it"
+        state.put(op, name, share + state.value(op, name, epoch) if name in op.reads else share, epoch)
 
 
 def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | None:
@@ -131,32 +152,21 @@ def smooth(state: RankState, op: Op, epoch: int) -> int:
 
 def exchange(state: RankState, op: Op, epoch: int) -> int:
     """Rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
-    if state.rows_of(op.reads[0]) in IDS:
+    moves = state.rows_of(op.reads[0])
+    if moves in IDS:
         return exchange_ids(state, op, epoch)
+    if moves is Rows.ALL:
+        return swap(state, op, epoch)
     rows = state.value(op, op.reads[0], epoch)
     made = state.instance(op, op.reads[0], epoch)
     state.ages.made[op.name][epoch] = epoch if made is None else made  # what nobody writes is as new as can be
-    buffer = state.schedule.buffer(op.rank, op.reads[0])
-    assert buffer is not None
     channel = state.channels[op.name]
     sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
-    picked = state.send_rows if sent is None else sent.rows
-    packed = channel.pack(rows.detach(), picked) if buffer.rows is Rows.INNER else rows.detach()
+    picked = state.send_lists(op) if sent is None else sent.rows
+    packed = rows.detach()
+    if moves is Rows.INNER:
+        packed = state.stretch(lambda: channel.pack(rows.detach(), picked), state.link.seam.finish)
     return channel.run(epoch, packed)
-
-
-def reduce(state: RankState, op: Op, epoch: int) -> int:
-    """Sum a flat tensor over all ranks, each with its share."""
-    values = {"grads": state.grads, "weights": state.weights.detach()}[op.reads[0]]
-    if op.work.scale != 1:
-        values.mul_(op.work.scale)
-    num_bytes = all_reduce(state.link, values, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
-    state.note_weights(op)
-    return num_bytes
-
-
-def meet(state: RankState, op: Op, epoch: int) -> int:
-    return barrier(state.link, f"{op.name} of epoch {epoch}", state.link.group(op.lane))
 
 
 def _given(value: Tensor | None) -> Tensor:
@@ -175,7 +185,6 @@ VERBS: MappingProxyType[str, Handler] = MappingProxyType(
         **SAMPLING,
         **IMPORTANCE,
         **CHUNKS,
-        **WAYS,
     }
 )
 KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
@@ -183,8 +192,7 @@ KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
         Kind.EXCHANGE: exchange,
         Kind.SEND: send,
         Kind.RECV: receive,
-        Kind.ALLREDUCE: reduce,
-        Kind.BARRIER: meet,
+        **COLLECT,
         Kind.PUSH: push,
         Kind.PULL: pull,
     }

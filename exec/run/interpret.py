@@ -15,6 +15,7 @@ from halocast.schedule.ir import Lane, Op, Schedule
 from halocast.schedule.trace import Span, span_of
 
 Handle = Callable[[Op, int], int]
+Elsewhere = Callable[[Op, int, list[tuple[Op, int]]], None]
 
 
 STUCK = 2  # time limits without any progress, so that a lane that waits for another rank complains first, by name
@@ -30,8 +31,9 @@ class Progress:
     Each op has a condition of its own, on one lock: an op that ends wakes up the lanes that wait for it, no others.
     """
 
-    def __init__(self, ops: tuple[Op, ...], timeout_s: float) -> None:
-        self._ops = {op.name: op for op in ops}
+    def __init__(self, schedule: Schedule, rank: int, timeout_s: float) -> None:
+        ops = schedule.by_rank[rank]
+        self._schedule = schedule
         self._done = {op.name: -1 for op in ops}
         self._lock = threading.Lock()
         self._changed = {op.name: threading.Condition(self._lock) for op in ops}
@@ -39,9 +41,13 @@ class Progress:
         self._last_finish = time.monotonic()
         self.failure: BaseException | None = None
 
-    def wait(self, op: Op, epoch: int) -> None:
-        for name, lag in op.after:
-            self.wait_for(name, self._ops[name].latest(epoch - lag), op, epoch)
+    def wait(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
+        """Until all of its own rank that the op's instance waits for is done; returns what it waits for elsewhere."""
+        waits = self._schedule.awaits(op, epoch)
+        for source, instance in waits:
+            if source.rank == op.rank:
+                self.wait_for(source.name, instance, op, epoch)
+        return [wait for wait in waits if wait[0].rank != op.rank]
 
     def wait_for(self, name: str, instance: int, op: Op, epoch: int) -> None:
         """Until instance `instance` of `name` is done; `op` and `epoch` say who waits, for the message."""
@@ -92,11 +98,12 @@ class Interpreter:
     clock: Callable[[], float] = time.perf_counter
     enter_lane: Callable[[Lane], None] = lambda lane: None  # e.g. choose the lane's CUDA stream, threads
     ended: Callable[[Op], None] = lambda op: None  # e.g. let go of what the op read
+    elsewhere: Elsewhere = lambda op, epoch, waits: None  # returns when instances of other ranks' ops are done
     progress: Progress = field(init=False)
     spans: list[Span] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.progress = Progress(self.schedule.by_rank[self.rank], self.timeout_s)
+        self.progress = Progress(self.schedule, self.rank, self.timeout_s)
 
     def run(self, epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
         self.progress.restart()
@@ -130,7 +137,9 @@ class Interpreter:
             self.progress.fail(error)
 
     def _run(self, op: Op, epoch: int) -> None:
-        self.progress.wait(op, epoch)
+        others = self.progress.wait(op, epoch)
+        if others:
+            self.elsewhere(op, epoch, others)
         start = self.clock()
         num_bytes = self.handle(op, epoch)
         end = self.clock()

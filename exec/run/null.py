@@ -8,7 +8,7 @@ from collections import defaultdict
 
 from halocast.base.errors import RunError
 from halocast.exec.run.interpret import Interpreter
-from halocast.schedule.ir import MATCHED, Op, Schedule
+from halocast.schedule.ir import MATCHED, Kind, Op, Schedule
 from halocast.schedule.trace import Trace
 
 
@@ -19,13 +19,30 @@ class _Post:
         self._schedule = schedule
         self._timeout_s = timeout_s
         self._started: dict[tuple[str, int], set[int]] = defaultdict(set)
+        self._pushed: dict[tuple[int, str], int] = defaultdict(lambda: -1)
         self._changed = threading.Condition()
         self._failed = False
 
     def handle(self, op: Op, epoch: int) -> int:
         if op.kind in MATCHED:
             self._meet(op, epoch)
+        if op.kind is Kind.PUSH:
+            with self._changed:
+                self._pushed[op.rank, op.name] = epoch
+                self._changed.notify_all()
         return self._schedule.num_bytes(op)
+
+    def wait_for_pushes(self, op: Op, epoch: int, waits: list[tuple[Op, int]]) -> None:
+        """Until other ranks have pushed what a bounded PULL may not run ahead of."""
+
+        def there() -> bool:
+            return all(self._pushed[push.rank, push.name] >= instance for push, instance in waits)
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._failed or there(), self._timeout_s)
+            if not there():
+                late = [push.label for push, instance in waits if self._pushed[push.rank, push.name] < instance]
+                raise RunError(f"rank {op.rank}, epoch {epoch}: {op.name} waited for {', '.join(late)}")
 
     def _meet(self, op: Op, epoch: int) -> None:
         needed = set(self._schedule.partners(op))

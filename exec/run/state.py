@@ -4,6 +4,8 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -11,17 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from halocast.base.errors import InputError
 from halocast.exec.launch.job import Job, Optimizer
 from halocast.exec.run.drawn import Ids, LocalBlock, all_ids
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.notes import AgeNotes, RowError
+from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
 from halocast.exec.transport.channels import make_channels
 from halocast.exec.transport.comm import Link, gather_once
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
-from halocast.schedule.ir import IDS, Buffer, Kind, Op, Rows
+from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
 from halocast.schedule.passes import read_lag
 
 OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
@@ -77,7 +81,8 @@ class RankState:
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.firsts: dict[int, Tensor] = {}  # by layer: layer 0's output rows as mixed in there, until backward
-        self.kept = {"h.0": self.features}  # what nobody writes
+        self.kept = self._features()  # what nobody writes
+        self._lists: dict[str, Tensor] = {}  # by matrix: the rows this rank gives, grouped by peer
         self.values: dict[str, dict[int, Any]] = defaultdict(dict)  # buffer -> instance -> value
         self.announced: dict[str, dict[int, list[int]]] = defaultdict(
             dict
@@ -94,9 +99,15 @@ class RankState:
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
         self.progress: Progress | None = None
+        self.stretch = Stretch(self.rank, job.settings)
         self.sources = self._sources()
         self.readers = self._readers()
         self.channels = make_channels(self)
+
+    def _features(self) -> dict[str, Tensor]:
+        """The buffers that hold the input features of this rank's own nodes."""
+        buffers = (b for b in self.schedule.buffers if b.rank == self.rank and b.role is Role.FEATURES)
+        return {b.name: self.features for b in buffers if b.rows in (Rows.INNER, Rows.ALL)}
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
@@ -187,11 +198,61 @@ class RankState:
             lag = self.sources[reader.name, name][1]
             yield reader.name, reader.latest(instance + writer.every - 1 + lag)
 
+    def names(self, names: tuple[str, ...], rows: Rows | None = None, *, role: Role | None = None) -> tuple[str, ...]:
+        """Those of the named buffers that hold such rows and have such a role."""
+        buffers = ((name, self._buffer(name)) for name in names)
+        return tuple(name for name, b in buffers if rows in (None, b.rows) and role in (None, b.role))
+
     def _named(self, names: tuple[str, ...], rows: Rows) -> str | None:
         return next((name for name in names if self.rows_of(name) is rows), None)
 
+    def send_lists(self, op: Op) -> Tensor:
+        """The rows that an EXCHANGE takes from this rank, grouped by peer, as its matrix counts them."""
+        assert isinstance(op.work, Exchange)
+        name = op.work.matrix
+        if name not in self._lists:
+            matrix = self.schedule.matrix(name)
+            assert matrix is not None, "the checker has seen it"
+            self._lists[name] = self._counted(matrix)
+        return self._lists[name]
+
+    def _counted(self, matrix: Matrix) -> Tensor:
+        counts, bounds = matrix.counts[self.rank].tolist(), self.part.send_offsets.tolist()
+        all_rows = torch.arange(self.part.num_inner, device=self.link.device)
+        halo = [self.send_rows[start:end] for start, end in pairwise(bounds)]
+        rows = {Counted.HALO: halo, Counted.ALL: [all_rows] * len(halo)}[matrix.rows]
+        lists = [rows[peer] if count else all_rows[:0] for peer, count in enumerate(counts)]
+        for peer, (count, found) in enumerate(zip(counts, lists, strict=True)):
+            if count != len(found):
+                raise InputError(
+                    f"matrix {matrix.name}: rank {self.rank} would give rank {peer} {count} {matrix.rows} rows, "
+                    f"but has {len(found)}"
+                )
+        return torch.cat(lists)
+
+    def returned_rows(self, op: Op, name: str) -> Tensor:
+        """The rows to which what came back in a buffer belongs: those that the EXCHANGE it came with had taken."""
+        writer, _ = self.sources[op.name, name]
+        if isinstance(writer.work, Exchange):
+            return self.send_lists(writer)
+        came = next(read for read in self.names(writer.reads, Rows.SENT) if read != name)  # a running mean of it
+        return self.returned_rows(writer, came)
+
+    def empty(self, name: str) -> Tensor:
+        """Memory for a value of a buffer, contents undefined; rows as long as it holds of them."""
+        buffer = self._buffer(name)
+        return self.features.new_empty(buffer.num_bytes * 8 // buffer.bits)
+
+    def flat(self, name: str) -> Tensor | None:
+        """The flat tensor behind a buffer of weights or of their gradients; None for any other."""
+        flats = {Role.WEIGHTS: self.weights.detach(), Role.WEIGHT_GRADS: self.grads}
+        return flats.get(self._buffer(name).role)
+
     def rows_of(self, name: str) -> Rows:
         return self._buffer(name).rows
+
+    def role_of(self, name: str) -> Role:
+        return self._buffer(name).role
 
     def is_exact(self, name: str) -> bool:
         return self._buffer(name).exact
@@ -214,7 +275,8 @@ class RankState:
         buffer, itemsize = self._buffer(name), self.features.element_size()
         all_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
         num_rows = all_rows[buffer.rows]
-        row_bytes = max((op.work.row_bytes for op in self.schedule.writers(self.rank, name)), default=0)
+        works = (op.work for op in self.schedule.writers(self.rank, name))
+        row_bytes = max((work.row_bytes for work in works if isinstance(work, Exchange)), default=0)
         return self.features.new_zeros(num_rows, (row_bytes or buffer.num_bytes // max(num_rows, 1)) // itemsize or 1)
 
     def running(self) -> Progress:
@@ -242,9 +304,14 @@ class RankState:
 
     def note_weights(self, op: Op) -> None:
         """Hash the weights after the op that makes them final for its epoch: the last one that writes them."""
-        last = [one for one in self.schedule.by_rank[self.rank] if "weights" in one.writes][-1]
-        if self.job.settings.audit and op.name == last.name:
+        if self.job.settings.audit and op.name == self.last_step:
             self.weight_hashes.append(self.hash_weights())
+
+    @cached_property
+    def last_step(self) -> str:
+        """The last op of an epoch that writes the weights."""
+        steps = [op for op in self.schedule.by_rank[self.rank] if self.names(op.writes, role=Role.WEIGHTS)]
+        return steps[-1].name
 
     def hash_weights(self) -> str:
         return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()

@@ -15,9 +15,8 @@ from halocast.base.errors import RunError
 from halocast.exec.run.state import RankState
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import Store, create_store, open_store
-from halocast.schedule.ir import NO_BOUND, SHARED, Kind, Op
+from halocast.schedule.ir import SHARED, Kind, Op, Payload, Role
 
-WEIGHTS = "weights"
 POLL_S = 0.001
 
 
@@ -40,7 +39,7 @@ def make_store(state: RankState) -> Store:
     """An empty store with the initial weights in its vectors."""
     store = create_store(tables_of(state), state.job.settings.store, state.job.settings.timeout_s)
     for op in state.schedule.by_rank[state.rank]:
-        if op.kind is Kind.PUSH and op.reads[0] == WEIGHTS:
+        if op.kind is Kind.PUSH and _is_vector(state, op.reads[0]):
             store.push(op.writes[0], slice(0, 1), _array(state.weights)[None], 0)
     return store
 
@@ -52,32 +51,48 @@ def tables_of(state: RankState) -> list[Table]:
         if op.kind is Kind.PUSH:
             buffer = state.schedule.buffer(SHARED, op.writes[0])
             assert buffer is not None, "the checker has seen it"
-            is_vector = op.reads[0] == WEIGHTS
-            width = op.work.num_bytes // itemsize // (1 if is_vector else state.part.num_inner)
+            is_vector = _is_vector(state, op.reads[0])
+            width = _payload(op) // itemsize // (1 if is_vector else state.part.num_inner)
             num_rows = buffer.num_bytes // itemsize // width  # of all slots
             tables.append(Table(name=buffer.name, num_rows=num_rows, width=width, dtype=dtype))
-            if is_vector:
+            if _is_bounding(state, op):
                 tables.append(Table(name=_turns(buffer.name), num_rows=state.schedule.num_ranks, width=1))
     return tables
 
 
+def _is_vector(state: RankState, name: str) -> bool:
+    """Whether a buffer holds weights: then all ranks add to one vector in the store."""
+    return state.role_of(name) is Role.WEIGHTS
+
+
+def _is_bounding(state: RankState, push: Op) -> bool:
+    """Whether a PULL of some rank may not run too far ahead of what this op pushes."""
+    reads = (op for op in state.schedule.ops if push.writes[0] in op.reads)
+    return any(state.schedule.bounded_by(op) for op in reads)
+
+
+def _payload(op: Op) -> int:
+    assert isinstance(op.work, Payload)
+    return op.work.num_bytes
+
+
 def push(state: RankState, op: Op, epoch: int) -> int:
     table, store = op.writes[0], _store(state)
-    if op.reads[0] == WEIGHTS:
+    if _is_vector(state, op.reads[0]):
         step = (state.weights.detach() - state.fetched) * op.work.scale
         store.add(table, _array(step))
-        mine = slice(state.rank, state.rank + 1)
-        store.push(_turns(table), mine, np.zeros((1, 1), np.float32), epoch)
     else:
         rows = _array(state.value(op, op.reads[0], epoch))
         store.push(table, state.part.inner + _slot(state, op, epoch), rows, epoch)
-    return op.work.num_bytes
+    if _is_bounding(state, op):
+        mine = slice(state.rank, state.rank + 1)
+        store.push(_turns(table), mine, np.zeros((1, 1), np.float32), epoch)
+    return _payload(op)
 
 
 def pull(state: RankState, op: Op, epoch: int) -> int:
     table, store = op.reads[0], _store(state)
-    if op.writes[0] == WEIGHTS:
-        _keep_bound(state, op, epoch)
+    if _is_vector(state, op.writes[0]):
         take_weights(state, table)
     else:
         writer, lag = state.sources[op.name, table]
@@ -85,7 +100,7 @@ def pull(state: RankState, op: Op, epoch: int) -> int:
         values, versions = store.pull(table, state.part.halo + slot)
         state.put(op, op.writes[0], torch.from_numpy(values).to(state.link.device), epoch)
         state.versions[op.writes[0]][epoch] = versions
-    return op.work.num_bytes
+    return _payload(op)
 
 
 def _slot(state: RankState, writer: Op, instance: int) -> int:
@@ -94,9 +109,9 @@ def _slot(state: RankState, writer: Op, instance: int) -> int:
     own = next(op for op in pushes if op.rank == state.rank)
     buffer = state.schedule.buffer(SHARED, writer.writes[0])
     assert buffer is not None
-    all_bytes = sum(op.work.num_bytes for op in pushes)
+    all_bytes = sum(map(_payload, pushes))
     num_slots = buffer.num_bytes // all_bytes
-    row_bytes = own.work.num_bytes // state.part.num_inner
+    row_bytes = _payload(own) // state.part.num_inner
     return instance // writer.every % num_slots * (all_bytes // row_bytes)
 
 
@@ -109,27 +124,23 @@ def take_weights(state: RankState, table: str) -> None:
 def settle(state: RankState) -> None:
     """Take the newest weights, where they are in the store: what a run that ended would go on with."""
     for op in state.schedule.by_rank[state.rank]:
-        if op.kind is Kind.PULL and op.writes[0] == WEIGHTS:
+        if op.kind is Kind.PULL and _is_vector(state, op.writes[0]):
             take_weights(state, op.reads[0])
 
 
-def _keep_bound(state: RankState, op: Op, epoch: int) -> None:
-    """Wait until every rank has pushed often enough."""
-    if op.work.bound == NO_BOUND:
-        return
-    needed, limit_s = epoch - op.work.bound - 1, state.job.settings.timeout_s
+def wait_for_pushes(state: RankState, op: Op, epoch: int, waits: list[tuple[Op, int]]) -> None:
+    """Wait until other ranks have pushed the instances that a bounded PULL may not run ahead of."""
+    limit_s = state.job.settings.timeout_s
     until = time.monotonic() + limit_s
-    while True:
-        _, versions = _store(state).pull(_turns(op.reads[0]), slice(0, state.schedule.num_ranks))
-        late = np.flatnonzero(versions < needed)
-        if len(late) == 0:
-            return
-        if time.monotonic() > until:
-            raise RunError(
-                f"rank {state.rank}: {op.name} of epoch {epoch} timed out after {limit_s:g} s waiting for rank "
-                f"{late[0]}, which is at epoch {versions[late[0]]}"
-            )
-        time.sleep(POLL_S)
+    for push, instance in waits:
+        turns = _turns(push.writes[0])
+        while (at := _store(state).pull(turns, slice(push.rank, push.rank + 1))[1][0]) < instance:
+            if time.monotonic() > until:
+                raise RunError(
+                    f"rank {state.rank}: {op.name} of epoch {epoch} timed out after {limit_s:g} s waiting for rank "
+                    f"{push.rank}, which is at epoch {at}"
+                )
+            time.sleep(POLL_S)
 
 
 def _turns(table: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from halocast.exec.transport.comm import Channel, Sizes, rows_per_peer
-from halocast.schedule.ir import IDS, Kind, Op, Rows
+from halocast.schedule.ir import IDS, Exchange, Kind, Op, Rows
 from halocast.schedule.passes import num_slots
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def make_channels(state: "RankState") -> dict[str, Channel]:
     names = sorted({op.name for op in state.schedule.ops if op.kind is Kind.EXCHANGE})
     made: dict[str, Channel] = {}
     for op in state.schedule.by_rank[state.rank]:
-        if op.kind is Kind.EXCHANGE:
+        if op.kind is Kind.EXCHANGE and state.rows_of(op.reads[0]) is not Rows.ALL:  # tables are swapped in place
             tag = names.index(op.name)
             made[op.name] = _channel(state, op, tag, 2 * len(names))
             if _is_drawn(state, op) and state.rows_of(op.reads[0]) in IDS:
@@ -31,6 +31,7 @@ def count_of(op: Op) -> str:
 
 
 def _channel(state: "RankState", op: Op, tag: int, num_tags: int, counts: bool = False) -> Channel:
+    assert isinstance(op.work, Exchange)
     moves, drawn = state.rows_of(op.reads[0]), _is_drawn(state, op) and not counts
     send_rows, recv_rows = ([], []) if drawn else rows_per_peer(state.schedule, op)
     if counts:  # a number to and from everybody with whom this rank has rows in common
@@ -58,6 +59,7 @@ def _channel(state: "RankState", op: Op, tag: int, num_tags: int, counts: bool =
 
 
 def _is_drawn(state: "RankState", op: Op) -> bool:
+    assert isinstance(op.work, Exchange)
     matrix = state.schedule.matrix(op.work.matrix)
     return matrix is not None and matrix.drawn
 
@@ -81,6 +83,7 @@ def _drawn_sizes(state: "RankState", op: Op, epoch: int) -> Sizes | None:
         found = state.announced[op.name].get(epoch)
         return None if found is None else (counts[state.rows_of(ids[0])], found)
     sent, halo = counts[Rows.SENT_IDS], counts[Rows.HALO_IDS]
+    assert isinstance(op.work, Exchange)
     return (halo, sent) if op.work.transposed else (sent, halo)
 
 

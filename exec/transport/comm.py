@@ -23,7 +23,7 @@ from torch import Tensor
 
 from halocast.base.errors import RunError
 from halocast.exec.transport.device import Cpu, Device
-from halocast.schedule.ir import Lane, Op, Schedule, ring_bytes
+from halocast.schedule.ir import Exchange, Lane, Op, Schedule, ring_bytes
 
 TAGS = 2**30  # gloo's tags are 31-bit; wrapping is harmless because only neighbouring epochs are ever in flight
 ONCE = 0  # the tag of one-off gathers, which no channel uses
@@ -44,10 +44,12 @@ class Link:
     backend: str
     device: torch.device
     seam: Device = field(default_factory=Cpu)
-    groups: dict[Lane, Any] = field(default_factory=dict)  # a lane's own process group: lanes have no common order
+    # process groups of every lane, since lanes have no common order: of all ranks, and of those that collect
+    groups: dict[tuple[Lane, tuple[int, ...]], Any] = field(default_factory=dict)
 
-    def group(self, lane: Lane) -> Any:
-        return self.groups.get(lane)
+    def group(self, lane: Lane, ranks: tuple[int, ...] = ()) -> Any:
+        """The lane's group of these ranks; without ranks, and where no smaller one was made, that of all."""
+        return self.groups.get((lane, ranks), self.groups.get((lane, ())))
 
     @property
     def staged(self) -> bool:
@@ -236,6 +238,7 @@ def _segments(rows: Tensor, counts: list[int]) -> list[tuple[int, Tensor]]:
 
 def rows_per_peer(schedule: Schedule, op: Op) -> tuple[list[int], list[int]]:
     """Rows an EXCHANGE sends to and receives from each rank."""
+    assert isinstance(op.work, Exchange)
     size = max(op.work.row_bytes, 1)
     return (schedule.sent(op) // size).tolist(), (schedule.received(op) // size).tolist()
 
@@ -253,11 +256,11 @@ def gather_once(link: Link, packed: Tensor, send_rows: list[int], recv_rows: lis
 
 
 def all_reduce(link: Link, values: Tensor, what: str, group: Any = None) -> int:
-    """Sum over all ranks, in place; returns the bytes a ring sends per rank."""
+    """Sum over all ranks of a group, in place; returns the bytes a ring sends per rank."""
     room = link.down(values)
     link.wait(dist.all_reduce(room, group=group, async_op=True), what, "another rank")
     link.move(room, values)
-    return ring_bytes(values.numel() * values.element_size(), dist.get_world_size())
+    return ring_bytes(values.numel() * values.element_size(), dist.get_world_size(group))
 
 
 def smallest(link: Link, value: float, what: str) -> float:

@@ -16,7 +16,7 @@ it.
 """
 
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -131,7 +131,7 @@ class Cuda:
         main = torch.cuda.default_stream(self.where)
         if lane not in self._streams:
             own = torch.cuda.Stream(self.where)  # type: ignore[no-untyped-call]
-            self._streams[lane] = main if lane is Lane.COMPUTE else own
+            self._streams[lane] = main if lane == Lane.COMPUTE else own
         torch.cuda.set_stream(self._streams[lane])
         self.wait(main.record_event())
 
@@ -196,7 +196,7 @@ class Twin:
         self.where = torch.device("cpu")
         self.stages = True
         self._lock = threading.RLock()  # one for all lanes: their queues run each other's work
-        self._queues = {lane: _Queue() for lane in Lane}
+        self._queues: dict[Lane, _Queue] = defaultdict(_Queue)
         self._thread = threading.local()
 
     def enter(self, lane: Lane) -> None:

@@ -5,54 +5,54 @@ waits for a busy receiver. Both ends use the process group of the receiver's lan
 the tables they belong to; a gradient that has left is cleared, so that the next epoch can add to zeros.
 """
 
-from collections.abc import Callable
-from types import MappingProxyType
-
 import torch.distributed as dist
 from torch import Tensor
 
 from halocast.exec.chunks.stage import ChunkState, chunk_state
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import all_reduce, message_tag
-from halocast.schedule.ir import Lane, Op, ring_bytes
+from halocast.exec.transport.comm import message_tag
+from halocast.schedule.ir import Exchange, Lane, Message, Op, Role
 
-GRADIENTS = "g"  # with this begin the names of tables to which rows are added
+GRADIENTS = frozenset({Role.GRAD, Role.FIRST_GRAD})  # of tables to which rows are added
 MOST_TABLES = 2  # in one message
 
 
 def send(state: RankState, op: Op, epoch: int) -> int:
     """The rows of a slot's chunk to the peer."""
-    chunks, num_bytes, works = chunk_state(state), 0, []
+    chunks, num_bytes, works, peer = chunk_state(state), 0, [], _peer(op)
     tables = [chunks.rows_of_slot(name, op, epoch) for name in op.reads]
     for k, rows in enumerate(tables):
         room = state.link.down(rows)
-        works.append(
-            dist.isend(room, op.work.peer, group=state.link.group(_lane(chunks, op)), tag=_tag(chunks, op, epoch, k))
-        )
+        works.append(dist.isend(room, peer, group=state.link.group(_lane(chunks, op)), tag=_tag(chunks, op, epoch, k)))
         num_bytes += rows.numel() * rows.element_size()
     for name, rows, work in zip(op.reads, tables, works, strict=True):
-        state.link.wait(work, f"{op.name} of epoch {epoch}", f"rank {op.work.peer}")
-        if name.startswith(GRADIENTS):
+        state.link.wait(work, f"{op.name} of epoch {epoch}", f"rank {peer}")
+        if state.role_of(name) in GRADIENTS:
             rows.zero_()
     return num_bytes
 
 
 def receive(state: RankState, op: Op, epoch: int) -> int:
     """The rows of a slot's chunk from the peer, into their places."""
-    chunks, posted = chunk_state(state), []
+    chunks, posted, peer = chunk_state(state), [], _peer(op)
     for k, name in enumerate(op.writes):
         rows = chunks.rows_of_slot(name, op, epoch)
         room = state.link.room(rows)
-        work = dist.irecv(room, op.work.peer, group=state.link.group(op.lane), tag=_tag(chunks, op, epoch, k))
+        work = dist.irecv(room, peer, group=state.link.group(op.lane), tag=_tag(chunks, op, epoch, k))
         posted.append((work, room, rows))
     for work, room, rows in posted:
-        state.link.wait(work, f"{op.name} of epoch {epoch}", f"rank {op.work.peer}")
+        state.link.wait(work, f"{op.name} of epoch {epoch}", f"rank {peer}")
         state.link.move(room, rows)
     return 0
 
 
+def _peer(op: Op) -> int:
+    assert isinstance(op.work, Message)
+    return op.work.peer
+
+
 def _lane(state: ChunkState, op: Op) -> Lane:
-    receiver = state.schedule.find(op.work.peer, op.name)
+    receiver = state.schedule.find(_peer(op), op.name)
     assert receiver is not None, "the checker has seen it"
     return receiver.lane
 
@@ -64,6 +64,7 @@ def _tag(state: ChunkState, op: Op, epoch: int, table: int) -> int:
 
 def swap(state: RankState, op: Op, epoch: int) -> int:
     """Rows of a slot to the ways that need them, into their tables; or gradients back to the owners, who add them."""
+    assert isinstance(op.work, Exchange)
     here, table = chunk_state(state), chunk_state(state).tables[op.reads[0]]
     others = [way for way in range(here.num_ways) if way != here.way]
     own = {way: _shared(here, op, epoch, here.way, way) for way in others}
@@ -100,15 +101,3 @@ def _swapped(
     for way, rows in got.items():
         link.move(rooms[way], rows)
     return got
-
-
-def reduce_ways(state: RankState, op: Op, epoch: int) -> int:
-    """Sum the gradients of a stage's weights over its ways."""
-    here = chunk_state(state)
-    all_reduce(state.link, state.grads, f"{op.name} of epoch {epoch}", here.ways_group)
-    return ring_bytes(state.grads.numel() * state.grads.element_size(), here.num_ways)
-
-
-WAYS: MappingProxyType[str, Callable[[RankState, Op, int], int]] = MappingProxyType(
-    {"swap": swap, "swap_grad": swap, "reduce_ways": reduce_ways}
-)

@@ -17,7 +17,7 @@ from halocast.methods.gnnpipe.options import Options as Options
 from halocast.methods.gnnpipe.slots import Order
 from halocast.methods.gnnpipe.stage import Stage
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Schedule
+from halocast.schedule.ir import Numbers, Schedule
 
 CHUNKS_PER_RANK = 4  # as published
 TRIED_CHUNKS_PER_RANK = (1, 2, 4, 8)
@@ -46,7 +46,7 @@ def choices(options: Options, num_ranks: int, num_layers: int) -> Iterator[Optio
                 yield replace(options, stages=stages, ways=ways, chunks=chunks, choose=False)
 
 
-def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) -> Schedule:
+def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     """A part of `halo` is a chunk. Options that leave stages and ways open mean one chunk per rank."""
     asked = halo.num_parts if options.stages is None else options.stages * (options.ways or 1)
     options = replace(fit(options, asked, spec.layers), chunks=halo.num_parts)
@@ -68,14 +68,13 @@ def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, itemsize: int = 4) ->
             spec=spec,
             options=options,
             layers=range(*bound),
-            itemsize=itemsize,
+            numbers=numbers,
         )
         for stage, bound in enumerate(pairwise(bounds))
         for way in range(options.ways)
     ]
     return Schedule(
         num_ranks=len(stages),
-        itemsize=itemsize,
         matrices=way_matrices(halo, grid) if options.ways > 1 else (),
         buffers=tuple(buffer for stage in stages for buffer in stage.buffers()),
         ops=tuple(op for stage in stages for op in stage.ops()),

@@ -15,7 +15,7 @@ from halocast.methods.gnnpipe.slots import Order
 from halocast.models import arithmetic
 from halocast.models.arithmetic import PartSize
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Matrix
+from halocast.schedule.ir import Counted, Matrix
 
 # A node with 50 neighbours, of which the cost of layers relative to each other hardly depends
 TYPICAL = PartSize(num_inner=1000, num_halo=0, num_edges=50_000)
@@ -82,7 +82,7 @@ def way_matrices(halo: Halo, grid: Grid) -> tuple[Matrix, ...]:
         for stage in range(grid.stages):
             ranks = [grid.rank(stage, way) for way in range(grid.ways)]
             counts[np.ix_(ranks, ranks)] = shared[slot::num_slots]
-        matrices.append(Matrix(f"ways.{slot}", counts))
+        matrices.append(Matrix(f"ways.{slot}", counts, rows=Counted.SLOT))
     return tuple(matrices)
 
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from halocast.schedule.ir import Kind, Lane, Op
+from halocast.schedule.ir import Barrier, Kind, Lane, Op
 
 After = tuple[tuple[str, int], ...]
 
@@ -45,4 +45,4 @@ def in_step(ops: list[Op], stage: int, num_stages: int, num_slots: int) -> list[
 
 
 def meeting(turn: int, rank: int, after: After) -> Op:
-    return Op(name=f"meet.{turn}", rank=rank, lane=Lane.COMPUTE, kind=Kind.BARRIER, after=after)
+    return Op(name=f"meet.{turn}", rank=rank, lane=Lane.COMPUTE, work=Barrier(), after=after)

@@ -5,17 +5,33 @@ Buffers: h.l the rows of all nodes that enter layer l, hist.l their snapshot, gh
 last one's), keep.l.k what the backward of layer l on slot k needs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 
 from halocast.graph.halo import Halo
-from halocast.methods.common import ADAM_MOMENTS, LABEL_BYTES, ir_kernels
+from halocast.methods.common import ADAM_MOMENTS, IN_WEIGHTS, LABEL_BYTES, ir_kernels
 from halocast.methods.gnnpipe.options import Grid, Options
 from halocast.methods.gnnpipe.slots import After, in_step, turns
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels, PartSize
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import Buffer, Kind, Lane, Op, Work
+from halocast.schedule.ir import AllReduce, Buffer, Compute, Exchange, Kind, Lane, Numbers, Op, Recv, Role, Rows, Send
+
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {
+        "weights": Role.WEIGHTS,
+        "grads": Role.WEIGHT_GRADS,
+        "h.0": Role.FEATURES,
+        "h": Role.ROWS,
+        "gh": Role.GRAD,
+        "hist": Role.SNAPSHOT,
+        "glate": Role.LATE_GRAD,
+        "gold": Role.OLD_GRAD,
+    }
+)
+FIRST_ROLES: Mapping[str, Role] = MappingProxyType({"h.1": Role.FIRST, "gfirst": Role.FIRST_GRAD})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +45,16 @@ class Stage:
     spec: ModelSpec
     options: Options
     layers: range
-    itemsize: int
+    numbers: Numbers
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of a row."""
+        return self.numbers.itemsize
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.num_weights * self.numbers.master.itemsize
 
     @property
     def rank(self) -> int:
@@ -155,19 +180,18 @@ class Stage:
         """Rows that enter `layer`, or their gradients, from or to the stage before (-1) or after (1)."""
         sends = (what == "h") == (towards == 1)
         names = (f"{what}.{layer}", *self._first_rows(what))
-        work = Work(peer=self.grid.rank(self.stage + towards, self.way), num_bytes=self._passed_bytes(layer, slot))
+        peer, num_bytes = self.grid.rank(self.stage + towards, self.way), self._passed_bytes(layer, slot)
         if sends:
             made = f"forward_chunk.{layer - 1}.{slot}" if what == "h" else f"backward_chunk.{layer}.{slot}"
             added: After = ((f"swap_grad.{layer}.{slot}", 0),) if what == "gh" and self._swaps(layer) else ()
-            lane, kind, after = Lane.SEND, Kind.SEND, ((made, 0), *added, *self._first_made(what, slot))
+            lane, after = Lane.SEND, ((made, 0), *added, *self._first_made(what, slot))
         else:
-            lane, kind, after = Lane.RECV, Kind.RECV, (("step", 1),)
+            lane, after = Lane.RECV, (("step", 1),)
         return Op(
             name=f"{'pass' if what == 'h' else 'pass_grad'}.{layer}.{slot}",
             rank=self.rank,
             lane=lane,
-            kind=kind,
-            work=work,
+            work=(Send if sends else Recv)(peer=peer, num_bytes=num_bytes),
             reads=names if sends else (),
             writes=() if sends else names,
             after=after,
@@ -204,8 +228,7 @@ class Stage:
             name=f"{'swap_grad' if back else 'swap'}.{layer}.{slot}",
             rank=self.rank,
             lane=Lane.HALO,
-            kind=Kind.EXCHANGE,
-            work=Work(matrix=f"ways.{slot}", transposed=back, row_bytes=row_bytes),
+            work=Exchange(matrix=f"ways.{slot}", transposed=back, row_bytes=row_bytes, bits=self.numbers.bits),
             reads=(name,),
             writes=(name,),
             after=((made, 0),),
@@ -216,8 +239,7 @@ class Stage:
             name=f"reduce_ways.{self.stage}",
             rank=self.rank,
             lane=Lane.REDUCE,
-            kind=Kind.ALLREDUCE,
-            work=Work(num_bytes=self.num_weights * self.itemsize),
+            work=AllReduce(num_bytes=self.weight_bytes),
             reads=("grads",),
             writes=("grads",),
             after=((f"backward_chunk.{self.layers.start}.0", 0),),
@@ -239,8 +261,7 @@ class Stage:
             name=name,
             rank=self.rank,
             lane=Lane.COMPUTE,
-            kind=Kind.COMPUTE,
-            work=Work(kernels=ir_kernels(kernels)),
+            work=Compute(kernels=ir_kernels(kernels, self.numbers)),
             reads=reads,
             writes=writes,
             after=after,
@@ -248,8 +269,9 @@ class Stage:
 
     def buffers(self) -> list[Buffer]:
         """What stays is all but what a slot's backward needs: the whole topology, and tables of rows of all nodes."""
-        kept = {**self._kept(), **self._tables()}
-        made = [Buffer(name=name, rank=self.rank, num_bytes=size, persistent=True) for name, size in kept.items()]
+        kept = [(name, size, Rows.NONE) for name, size in self._kept().items()]
+        kept += [(name, size, Rows.ALL) for name, size in self._tables().items()]
+        made = [self._buffer(*buffer) for buffer in kept]
         for layer in self.layers:
             for slot, size in enumerate(self.sizes):
                 joined = replace(size, num_halo=0) if self.options.lockstep else size  # see _gathered
@@ -257,8 +279,14 @@ class Stage:
                 made.append(Buffer(name=f"keep.{layer}.{slot}", rank=self.rank, num_bytes=kept_bytes))
         return made
 
+    def _buffer(self, name: str, num_bytes: int, rows: Rows) -> Buffer:
+        mixed = FIRST_ROLES if self.spec.mixes_first(self.spec.layers - 1) else {}
+        role = mixed.get(name) or ROLES.get(name) or ROLES.get(name.partition(".")[0], Role.NONE)
+        bits = (self.numbers.master if role in IN_WEIGHTS else self.numbers).bits
+        return Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, role=role, bits=bits, persistent=True)
+
     def _kept(self) -> dict[str, int]:
-        weights, num_edges = self.num_weights * self.itemsize, sum(size.num_edges for size in self.sizes)
+        weights, num_edges = self.weight_bytes, sum(size.num_edges for size in self.sizes)
         num_columns = sum(size.num_inner + size.num_halo for size in self.sizes)
         topology = 2 * (4 + self.itemsize) * num_edges + 4 * (self.num_nodes + num_columns + 2 * self.num_slots)
         scratch = [arithmetic.scratch_numel(self.spec, layer, size) for layer in self.layers for size in self.sizes]

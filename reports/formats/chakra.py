@@ -16,13 +16,33 @@ from pathlib import Path
 
 from halocast.reports.comparison import KernelWork, Result
 from halocast.reports.formats import chakra_wire as wire
-from halocast.schedule.ir import COLLECTIVE, MATCHED, Kernel, Kind, Op, Schedule
+from halocast.schedule.ir import (
+    COLLECTIVE,
+    MATCHED,
+    Kernel,
+    Kind,
+    Lane,
+    Op,
+    Payload,
+    Pull,
+    Push,
+    Recv,
+    Schedule,
+    Send,
+)
 from halocast.schedule.trace import Span
 
 VERSION = "0.0.4"
 GROUPS = "comm_groups.json"
 MICRO = 1e6
-ALL_REDUCE = 0  # also a barrier's: replayers refuse BARRIER, and a sum of nothing waits for everybody, too
+# of the schema; a barrier is an all-reduce: replayers refuse BARRIER, and a sum of nothing waits for everybody, too
+COMM_TYPES = {
+    Kind.ALLREDUCE: 0,
+    Kind.BARRIER: 0,
+    Kind.ALLGATHER: 2,
+    Kind.BROADCAST: 5,
+    Kind.REDUCE_SCATTER: 7,
+}
 BARRIER_BYTES = 4
 MOST_NODES = 60_000  # of all ranks of one method
 
@@ -90,7 +110,7 @@ class Export:
     def __init__(self, result: Result, kernel_work: KernelWork | None = None) -> None:
         self.result = result
         self.schedule: Schedule = result.schedule
-        self.kernel_work = kernel_work or (lambda kernel, itemsize: (0, 0))
+        self.kernel_work = kernel_work or (lambda kernel: (0, 0))
         self.first_epoch = int(result.summary["warmup_epochs"])
         self.pieces = {(op.rank, op.name): tuple(self._pieces(op)) for op in self.schedule.ops}
 
@@ -152,10 +172,8 @@ class Export:
         op = self.schedule.find(span.rank, span.op)
         assert op is not None
         waits = [before] if before else []
-        for name, lag in op.after:
-            source = self.schedule.find(op.rank, name)
-            assert source is not None
-            waits.append((name, source.latest(span.epoch - lag)))
+        awaited = self.schedule.awaits(op, span.epoch)
+        waits += [(source.name, epoch) for source, epoch in awaited if source.rank == op.rank]
         outer = [node for wait in dict.fromkeys(waits) for node in self._ends(op.rank, wait, ids)]
         pieces = self.pieces[op.rank, op.name]
         for number, piece in zip(ids[span.op, span.epoch], pieces, strict=True):
@@ -199,13 +217,13 @@ class Export:
         yield from moves
 
     def _computes(self, kernels: tuple[Kernel, ...], packs: bool) -> Piece:
-        work = [self.kernel_work(kernel, self.schedule.itemsize) for kernel in kernels]
+        work = [self.kernel_work(kernel) for kernel in kernels]
         flops, moved = sum(one[0] for one in work), sum(one[1] for one in work)
         told = (("num_ops", Arm.INT64, flops), ("tensor_size", Arm.UINT64, moved))
         return Piece(type=NodeType.COMP, attributes=told, packs=packs)
 
     def _moves(self, op: Op) -> Iterator[Piece]:
-        if op.kind in (Kind.PUSH, Kind.PULL):
+        if isinstance(op.work, Push | Pull):
             kind = NodeType.MEM_STORE if op.kind is Kind.PUSH else NodeType.MEM_LOAD
             yield Piece(type=kind, attributes=(("tensor_size", Arm.UINT64, op.work.num_bytes),))
         elif op.kind in COLLECTIVE:
@@ -217,8 +235,8 @@ class Export:
         return Piece(
             type=NodeType.COMM_COLL,
             attributes=(
-                ("comm_type", Arm.INT64, ALL_REDUCE),
-                ("comm_size", Arm.INT64, op.work.num_bytes or BARRIER_BYTES),
+                ("comm_type", Arm.INT64, COMM_TYPES[op.kind]),
+                ("comm_size", Arm.INT64, op.work.num_bytes if isinstance(op.work, Payload) else BARRIER_BYTES),
                 ("pg_name", Arm.STRING, str(self.groups[self.schedule.group(op)])),
             ),
         )
@@ -227,9 +245,9 @@ class Export:
         """A message of nothing is sent only by an op that is a message."""
         sent, received = self.schedule.sent(op).tolist(), self.schedule.received(op).tolist()
         for peer in range(self.schedule.num_ranks):
-            if sent[peer] or (op.kind is Kind.SEND and op.work.peer == peer):
+            if sent[peer] or (isinstance(op.work, Send) and op.work.peer == peer):
                 yield _message(NodeType.COMM_SEND, op.rank, peer, sent[peer])
-            if received[peer] or (op.kind is Kind.RECV and op.work.peer == peer):
+            if received[peer] or (isinstance(op.work, Recv) and op.work.peer == peer):
                 yield _message(NodeType.COMM_RECV, peer, op.rank, received[peer])
 
 
@@ -239,7 +257,7 @@ def _message(kind: NodeType, source: int, target: int, num_bytes: int) -> Piece:
 
 
 def _lane_order(spans: list[Span]) -> dict[tuple[str, int], tuple[str, int]]:
-    lanes: dict[str, list[tuple[str, int]]] = {}
+    lanes: dict[Lane, list[tuple[str, int]]] = {}
     for span in spans:
         lanes.setdefault(span.lane, []).append((span.op, span.epoch))
     return {now: before for lane in lanes.values() for before, now in pairwise(lane)}

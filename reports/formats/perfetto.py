@@ -20,7 +20,7 @@ import numpy as np
 from halocast.base.files import whole_file
 from halocast.reports.live import live_bytes, live_over_time
 from halocast.reports.network import busy_periods
-from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Op, Schedule
+from halocast.schedule.ir import COLLECTIVE, ROLES, Kind, Lane, Op, Schedule, all_lanes
 from halocast.schedule.trace import LinkUse, Span, Trace
 
 Event = dict[str, Any]
@@ -28,8 +28,7 @@ Event = dict[str, Any]
 NANO, MICRO = 1e9, 1e3  # per second; nanoseconds per microsecond, the unit of the file
 HOW = {"simulated": "predicted", "executed": "measured"}
 DEVICE_WORK = frozenset({Kind.COMPUTE, Kind.SAMPLE})
-LANES = list(Lane)
-STEPS_TID = len(LANES)
+STEPS_TID = len(ROLES)  # lanes with an index come after it
 MOST_RANKS = 16  # arrows between more ranks would hide everything else
 
 
@@ -97,6 +96,14 @@ class _Group:
     def pid(self, rank: int) -> int:
         return self.first_pid + rank
 
+    @cached_property
+    def lanes(self) -> list[Lane]:
+        return all_lanes(span.lane for span in self.trace.spans)
+
+    def tid(self, lane: Lane) -> int:
+        place = self.lanes.index(lane)
+        return place + (place >= STEPS_TID)
+
     @property
     def network_pid(self) -> int:
         return self.pid(self.trace.num_ranks)
@@ -107,10 +114,11 @@ class _Group:
         label = ", ".join(part for part in (method, self.how) if part)
         for rank in range(self.trace.num_ranks):
             yield from _process(self.pid(rank), f"rank {rank} ({label})")
-            used = {LANES.index(span.lane) for span in self.by_rank[rank]}
-            for tid in [STEPS_TID, *sorted(used)] if used else []:
-                name = "epochs" if tid == STEPS_TID else str(LANES[tid])
-                yield from _thread(self.pid(rank), tid, name, (tid + 1) % (STEPS_TID + 1))
+            used = sorted({span.lane for span in self.by_rank[rank]})
+            if used:
+                yield from _thread(self.pid(rank), STEPS_TID, "epochs", 0)
+            for lane in used:
+                yield from _thread(self.pid(rank), self.tid(lane), str(lane), 1 + self.lanes.index(lane))
         if self.trace.links:
             yield from _process(self.network_pid, f"network ({label})")
             for tid, link in enumerate(self.trace.links):
@@ -118,7 +126,7 @@ class _Group:
 
     def span(self, span: Span, number: int) -> Event:
         args: Event = {"epoch": span.epoch, "bytes": span.num_bytes, "kind": str(span.kind), "is": self.how}
-        tid = LANES.index(span.lane)
+        tid = self.tid(span.lane)
         if span.kind in DEVICE_WORK:
             args |= {"device": span.rank, "stream": tid, "External id": number, "correlation": number}
         category = "kernel" if span.kind in DEVICE_WORK else "communication"
@@ -150,15 +158,13 @@ class _Group:
 
     def arrows(self, op: Op, ids: Iterator[int]) -> Iterator[Event]:
         """Into every instance of an op: from what it waits for on other lanes, and from those who send to it."""
-        awaited = [(self.schedule.find(op.rank, name), lag) for name, lag in op.after]
-        others = [(source, lag) for source, lag in awaited if source is not None and source.lane is not op.lane]
         for epoch in filter(op.exists, range(self.trace.num_epochs)):
             target = self.spans.get((op.rank, op.name, epoch))
             if target is None:
                 continue
-            for source, lag in others:
-                before = self.spans.get((op.rank, source.name, source.latest(epoch - lag)))
-                if before is not None:
+            for source, instance in self.schedule.awaits(op, epoch):
+                before = self.spans.get((source.rank, source.name, instance))
+                if before is not None and (source.rank, source.lane) != (op.rank, op.lane):
                     yield from self.arrow("after", before, target, (_end(before), _ns(target.start_s)), next(ids))
             for rank in self.senders(op):
                 sender = self.spans.get((rank, op.name, epoch))
@@ -178,7 +184,7 @@ class _Group:
             return  # clocks of different hosts disagree
         common = {"name": name, "cat": "dependency", "id": number}
         for phase, span, at in (("s", source, ns[0]), ("f", target, ns[1])):
-            where = {"pid": self.pid(span.rank), "tid": LANES.index(span.lane), "ts": at / MICRO}
+            where = {"pid": self.pid(span.rank), "tid": self.tid(span.lane), "ts": at / MICRO}
             yield {"ph": phase, **common, **where} | ({"bp": "e"} if phase == "f" else {})
 
 

@@ -17,7 +17,6 @@ from halocast.schedule.trace import Span, Trace
 NANO = 1e9
 MOST_RANKS = 32
 MOST_OPS = 40  # in the table
-LANES = list(Lane)
 CLASSES = {
     Kind.COMPUTE: "compute",
     Kind.SAMPLE: "sample",
@@ -25,6 +24,9 @@ CLASSES = {
     Kind.SEND: "exchange",
     Kind.RECV: "exchange",
     Kind.ALLREDUCE: "reduce",
+    Kind.ALLGATHER: "exchange",
+    Kind.REDUCE_SCATTER: "reduce",
+    Kind.BROADCAST: "exchange",
     Kind.BARRIER: "barrier",
     Kind.PUSH: "store",
     Kind.PULL: "store",
@@ -84,16 +86,16 @@ def _left_out(trace: Trace, first: int, ranks: int) -> str:
 def timeline(result: Result, most_spans: int) -> dict[str, Any]:
     """What the page's script draws."""
     part = shown(result.trace, most_spans)
-    lanes: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in part.spans:
-        lanes[span.rank, LANES.index(span.lane)].append(span)
+        lanes[span.rank, span.lane].append(span)
     ops = list(dict.fromkeys((span.op, span.kind) for span in part.spans))
     return {
         "ops": [op for op, _ in ops],
         "classes": [CLASSES[kind] for _, kind in ops],
         "kinds": [str(kind) for _, kind in ops],
         "rows": [
-            {"rank": rank, "lane": str(LANES[lane]), **_columns(spans, ops, part.start_s)}
+            {"rank": rank, "lane": str(lane), **_columns(spans, ops, part.start_s)}
             for (rank, lane), spans in sorted(lanes.items())
         ],
         "ends": _epoch_ends(part),

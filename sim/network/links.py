@@ -4,7 +4,7 @@ The engine knows a `Network` and nothing of routes, transports or rates:
 
 * `send(source, targets, num_bytes, arrived)`: the bytes leave now; `arrived` is called with targets and the times at
   which their bytes are there, now or later, as often as needed.
-* `reduce(group, payload_bytes, done)`: an all-reduce of a group that has just become complete.
+* `collect(work, group, done)`: a collective of a group that has just become complete (`collectives.py`).
 * `store(rank, num_bytes, done)`: to or from the key-value store in the memory of host 0.
 * `moving`: the ranks whose own bytes are on the way, and whom to tell when that changes.
 * `computing(rank, busy)`: the rank's kernels run, or do not; its transfers may be slower meanwhile.
@@ -24,14 +24,15 @@ import simpy
 
 from halocast.cluster.catalogue import AllReduce, Cluster
 from halocast.cluster.topology import build_topology, burst_links
-from halocast.schedule.ir import ring_bytes, ring_steps
+from halocast.schedule.ir import Payload
 from halocast.schedule.trace import LinkUse
 from halocast.sim.network.buckets import BucketFlows
+from halocast.sim.network.collectives import Hop, ring, tree
 from halocast.sim.network.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.network.flows import Done, Flows
 from halocast.sim.network.moving import Moving
 from halocast.sim.network.sockets import Sockets
-from halocast.sim.network.transports import MOST_CHUNKS, STAGES, Part, Stages, route_table, settings_of, tree_edges
+from halocast.sim.network.transports import MOST_CHUNKS, STAGES, Part, Stages, route_table, settings_of
 from halocast.sim.world import degrade
 
 Finish = Callable[[], None]
@@ -59,7 +60,7 @@ class Network(Protocol):
 
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None: ...
 
-    def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None: ...
+    def collect(self, work: Payload, group: Sequence[int], done: Finish) -> None: ...
 
     def store(self, rank: int, num_bytes: int, done: Finish) -> None: ...
 
@@ -82,7 +83,7 @@ class UnlimitedLinks:
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
         done(targets, np.full(len(targets), self._env.now))
 
-    def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None:
+    def collect(self, work: Payload, group: Sequence[int], done: Finish) -> None:
         done()
 
     def store(self, rank: int, num_bytes: int, done: Finish) -> None:
@@ -184,17 +185,17 @@ class SharedLinks:
     def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
         after(self._env, delay_s, lambda: self._starter.start(routes, sizes, names, done))
 
-    def reduce(self, group: Sequence[int], payload_bytes: int, done: Finish) -> None:
-        """As ring or tree; staging copies carry the whole payload once."""
-        if len(group) < 2 or payload_bytes == 0:
+    def collect(self, work: Payload, group: Sequence[int], done: Finish) -> None:
+        """As ring or tree, whichever the transport takes."""
+        if len(group) < 2 or work.num_bytes == 0:
             done()
             return
         for rank in group:
             self.moving.begin(rank)
-        edges = self._reduce_edges(group, payload_bytes)
-        left = len(edges)
+        hops = self._hops(work, group)
+        left = len(hops)
 
-        def one_less(_: Ints) -> None:
+        def one_less() -> None:
             nonlocal left
             left -= 1
             if left == 0:
@@ -202,63 +203,47 @@ class SharedLinks:
                     self.moving.end(rank)
                 done()
 
-        for source, target, num_bytes, num_steps in edges:
-            self._reduce_stage(0, (source, target), (num_bytes, payload_bytes), num_steps, one_less)
+        for hop in hops:
+            self._hop_stage(0, hop, one_less)
 
-    def _reduce_edges(self, group: Sequence[int], payload_bytes: int) -> list[tuple[int, int, int, int]]:
-        """Who sends how much to whom, in how many steps whose latencies add up.
+    def _hops(self, work: Payload, group: Sequence[int]) -> list[Hop]:
+        around, down = ring(work, group), tree(work, group, self.cluster.host)
+        choices = {AllReduce.RING: [around], AllReduce.TREE: [down], AllReduce.AUTO: [around, down]}
+        return min(choices[self.stages.allreduce], key=self._alone_s)
 
-        Ring: every rank sends 2(P-1)/P of the payload to the next. Tree: half the payload goes up and down each of two
-        trees, the second one mirrored, so that whoever has two children in one is a leaf in the other.
-        """
-        num = len(group)
-        ring = [
-            (a, b, ring_bytes(payload_bytes, num), ring_steps(num))
-            for a, b in zip(group, (*group[1:], group[0]), strict=True)
-        ]
-        if self.stages.allreduce is AllReduce.RING:
-            return ring
-        halves = [(payload_bytes // 2, list(group)), (payload_bytes - payload_bytes // 2, list(group)[::-1])]
-        tree = [edge for half, ranks in halves for edge in self._tree(ranks, half)]
-        return tree if self.stages.allreduce is AllReduce.TREE else min(ring, tree, key=self._alone_s)
-
-    def _tree(self, ranks: list[int], num_bytes: int) -> list[tuple[int, int, int, int]]:
-        hosts = list(dict.fromkeys(self.cluster.host(rank) for rank in ranks))
-        pairs, depth = tree_edges([[rank for rank in ranks if self.cluster.host(rank) == host] for host in hosts])
-        return [(a, b, num_bytes, 2 * depth) for pair in pairs for a, b in (pair, pair[::-1])]
-
-    def _alone_s(self, edges: list[tuple[int, int, int, int]]) -> float:
-        """How long edges take if nothing else moves: the busiest link, and the latencies of the longest way."""
+    def _alone_s(self, hops: list[Hop]) -> float:
+        """How long flows take if nothing else moves: the busiest link, and the latencies of the longest way."""
         loads, delays = np.zeros(len(self.flows.capacity)), [0.0]
-        for source, target, num_bytes, num_steps in edges:
-            routes, latency_s = self.stages.table(self.stages.wire, source)
-            route = routes[target][routes[target] != NO_LINK]
-            loads[route] += num_bytes * self.stages.overhead
-            delays.append(num_steps * float(latency_s[target]))
+        for hop in hops:
+            routes, latency_s = self.stages.table(self.stages.wire, hop.source)
+            route = routes[hop.target][routes[hop.target] != NO_LINK]
+            loads[route] += hop.num_bytes * self.stages.overhead
+            delays.append(hop.num_steps * float(latency_s[hop.target]))
         return float((loads / self.flows.capacity).max()) + max(delays)
 
-    def _reduce_stage(
-        self, stage: int, ends: tuple[int, int], sizes: tuple[int, int], num_steps: int, done: Done
-    ) -> None:
-        source, target = ends
+    def _hop_stage(self, stage: int, hop: Hop, done: Finish) -> None:
         if stage == self.stages.num:
-            done(np.array([target]))
+            done()
             return
-        routes, latency_s = self.stages.table(stage, source)
-        on_wire = stage == self.stages.wire
-        size = sizes[0] * self.stages.overhead if on_wire else sizes[1]
+        routes, latency_s = self.stages.table(stage, hop.source)
+        on_wire, target = stage == self.stages.wire, hop.target
+        copied = hop.down_bytes if stage < self.stages.wire else hop.up_bytes
+        size = hop.num_bytes * self.stages.overhead if on_wire else copied
+        if size == 0 and not on_wire:
+            self._hop_stage(stage + 1, hop, done)
+            return
 
         def go() -> None:
             self._start(
-                float(latency_s[target]) * (num_steps if on_wire else 1),
+                float(latency_s[target]) * (hop.num_steps if on_wire else 1),
                 routes[target : target + 1],
                 np.array([float(size)]),
                 np.array([target]),
-                lambda _: self._reduce_stage(stage + 1, ends, sizes, num_steps, done),
+                lambda _: self._hop_stage(stage + 1, hop, done),
             )
 
         if on_wire and self.stages.one_socket:
-            self._sockets.when_free(ends, go)
+            self._sockets.when_free((hop.source, target), go)
         else:
             go()
 

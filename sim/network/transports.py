@@ -7,7 +7,7 @@ for copies, per pair of hosts for streams, per pair of devices for peer to peer.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import product
 from types import MappingProxyType
 from typing import Protocol
 
@@ -24,7 +24,7 @@ MOST_PAIRED = 16  # ranks that have a link for the stream of every pair
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class Way:
     """One stage of one message: links it occupies together, and the latency it pays before."""
 
     route: Route
@@ -46,7 +46,7 @@ class Stages(Protocol):
         """Routes and latencies of a stage from one rank to every rank."""
         ...
 
-    def to_store(self, rank: int) -> Hop: ...
+    def to_store(self, rank: int) -> Way: ...
 
     def own_links(self, rank: int) -> Ints:
         """The links and caps that are slower while the rank computes."""
@@ -186,7 +186,7 @@ class GlooStages:
         ends = (f"gpu {rank}", f"host {self._cluster.host(rank)}")
         return self._topology.route(*(ends[::-1] if up else ends))
 
-    def to_store(self, rank: int) -> Hop:
+    def to_store(self, rank: int) -> Way:
         return store_hop(self._cluster, self._topology, rank)
 
     def own_links(self, rank: int) -> Ints:
@@ -225,7 +225,7 @@ class NcclStages:
             self._tables[source] = routes, latency_s
         return self._tables[source]
 
-    def to_store(self, rank: int) -> Hop:
+    def to_store(self, rank: int) -> Way:
         return store_hop(self._cluster, self._topology, rank)
 
     def own_links(self, rank: int) -> Ints:
@@ -234,22 +234,14 @@ class NcclStages:
         return np.array([index for _, _, index in edges], dtype=np.int64)
 
 
-def store_hop(cluster: Cluster, topology: Topology, rank: int) -> Hop:
+def store_hop(cluster: Cluster, topology: Topology, rank: int) -> Way:
     """To the memory of host 0; a CPU rank on that host copies within its memory, which `copy` links stand for.
 
     Hosts that are emulated on one machine all have its memory, so none is far from the store.
     """
     host = 0 if cluster.shared_cores is None else cluster.host(rank)
     route = topology.route(f"gpu {rank}" if cluster.staged else f"copy {rank}", f"host {host}")
-    return Hop(route, topology.latency(route))
-
-
-def tree_edges(hosts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, int]], int]:
-    """(child, parent) edges of a reduction tree and its depth: a chain per host, a binary tree of hosts."""
-    chains = [edge for ranks in hosts for edge in ((b, a) for a, b in pairwise(ranks))]
-    heads = [ranks[0] for ranks in hosts]
-    tree = [(heads[k], heads[(k - 1) // 2]) for k in range(1, len(heads))]
-    return chains + tree, max(len(ranks) for ranks in hosts) - 1 + len(heads).bit_length() - 1
+    return Way(route, topology.latency(route))
 
 
 STAGES: MappingProxyType[Transport, Callable[[Cluster, Topology], Stages]] = MappingProxyType(

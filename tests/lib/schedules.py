@@ -5,7 +5,29 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
-from halocast.schedule.ir import SHARED, Buffer, Kernel, Kind, Lane, Matrix, Op, Schedule, Work
+from halocast.schedule.ir import (
+    SHARED,
+    AllGather,
+    AllReduce,
+    Barrier,
+    Broadcast,
+    Buffer,
+    Compute,
+    Exchange,
+    Kernel,
+    Kind,
+    Lane,
+    Matrix,
+    Op,
+    Pull,
+    Push,
+    Recv,
+    ReduceScatter,
+    Sample,
+    Schedule,
+    Send,
+    Work,
+)
 
 # what every summary has
 PROMISED = {
@@ -24,7 +46,7 @@ PROMISED = {
     "epochs",
     "warmup_epochs",
 }
-COMM_LANES = (Lane.HALO, Lane.GRAD, Lane.REDUCE)
+COMM_LANES = (Lane.HALO, Lane.GRAD, Lane.REDUCE, Lane("halo", 2), Lane("ring"))
 
 
 class _Builder:
@@ -47,21 +69,20 @@ class _Builder:
         names = self.draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True))
         return tuple((name, self.draw(st.integers(0, 2))) for name in names)
 
-    def add(self, rank: int, name: str, kind: Kind, lane: Lane, work: Work, cadence: tuple[int, int]) -> None:
+    def add(self, rank: int, name: str, lane: Lane, work: Work, cadence: tuple[int, int]) -> None:
         after = self.after(rank)
         self.ops[rank].append(
             Op(
                 name=name,
                 rank=rank,
                 lane=lane,
-                kind=kind,
                 work=work,
                 reads=tuple(f"b.{waited}" for waited, _ in after),
                 writes=(f"b.{name}",),
                 after=after,
                 every=cadence[0],
                 offset=cadence[1],
-                carries=kind is Kind.COMPUTE and self.draw(st.booleans()),
+                carries=work.kind is Kind.COMPUTE and self.draw(st.booleans()),
             )
         )
 
@@ -72,25 +93,27 @@ class _Builder:
 
 def _compute(b: _Builder, name: str) -> None:
     rank = b.draw(st.integers(0, b.num_ranks - 1))
-    kind = b.draw(st.sampled_from([Kind.COMPUTE, Kind.COMPUTE, Kind.SAMPLE]))
+    make = b.draw(st.sampled_from([Compute, Compute, Sample]))
     scale = b.draw(st.sampled_from([1.0, 0.95, 1 / 3]))
-    b.add(rank, name, kind, Lane.COMPUTE, Work(kernels=b.kernels(), scale=scale), b.cadence())
+    b.add(rank, name, Lane.COMPUTE, make(kernels=b.kernels(), scale=scale), b.cadence())
 
 
 def _exchange(b: _Builder, name: str) -> None:
     cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
     transposed = b.draw(st.booleans())
     for rank in range(b.num_ranks):
-        work = Work(kernels=b.kernels(), matrix="halo", transposed=transposed, row_bytes=4)
-        b.add(rank, name, Kind.EXCHANGE, lane, work, cadence)
+        work = Exchange(kernels=b.kernels(), matrix="halo", transposed=transposed, row_bytes=4)
+        b.add(rank, name, lane, work, cadence)
 
 
 def _collective(b: _Builder, name: str) -> None:
-    kind = b.draw(st.sampled_from([Kind.ALLREDUCE, Kind.BARRIER]))
+    """Among all ranks, or some."""
     cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
-    for rank in range(b.num_ranks):
-        work = Work(num_bytes=64) if kind is Kind.ALLREDUCE else Work()
-        b.add(rank, name, kind, lane, work, cadence)
+    group = sorted(b.draw(st.sets(st.integers(0, b.num_ranks - 1), min_size=1)))
+    works = [Barrier(), AllReduce(num_bytes=64), AllGather(num_bytes=64), ReduceScatter(num_bytes=64)]
+    work = b.draw(st.sampled_from([*works, Broadcast(num_bytes=64, root=group[-1])]))
+    for rank in group:
+        b.add(rank, name, lane, work, cadence)
 
 
 def _pair(b: _Builder, name: str) -> None:
@@ -99,14 +122,14 @@ def _pair(b: _Builder, name: str) -> None:
     source = b.draw(st.integers(0, b.num_ranks - 1))
     target = (source + b.draw(st.integers(1, b.num_ranks - 1))) % b.num_ranks
     cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
-    b.add(source, name, Kind.SEND, lane, Work(kernels=b.kernels(), peer=target, num_bytes=32), cadence)
-    b.add(target, name, Kind.RECV, lane, Work(peer=source, num_bytes=32), cadence)
+    b.add(source, name, lane, Send(kernels=b.kernels(), peer=target, num_bytes=32), cadence)
+    b.add(target, name, lane, Recv(peer=source, num_bytes=32), cadence)
     return None
 
 
 def _store(b: _Builder, name: str) -> None:
     rank = b.draw(st.integers(0, b.num_ranks - 1))
-    b.add(rank, name, b.draw(st.sampled_from([Kind.PUSH, Kind.PULL])), Lane.STORE, Work(num_bytes=16), b.cadence())
+    b.add(rank, name, Lane.STORE, b.draw(st.sampled_from([Push, Pull]))(num_bytes=16), b.cadence())
 
 
 STEPS: tuple[Callable[[_Builder, str], None], ...] = (_compute, _compute, _exchange, _collective, _pair, _store)
@@ -133,8 +156,8 @@ def legal_schedules(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 8) -> 
     )
 
 
-def op(name: str, rank: int = 0, lane: Lane = Lane.COMPUTE, kind: Kind = Kind.COMPUTE, **fields: object) -> Op:
-    return Op(name=name, rank=rank, lane=lane, kind=kind, **fields)  # type: ignore[arg-type]
+def op(name: str, rank: int = 0, lane: Lane = Lane.COMPUTE, **fields: object) -> Op:
+    return Op(name=name, rank=rank, lane=lane, **fields)  # type: ignore[arg-type]
 
 
 def two_rank_exchange(*, lag: int = 0, every: int = 1) -> Schedule:
@@ -147,8 +170,7 @@ def two_rank_exchange(*, lag: int = 0, every: int = 1) -> Schedule:
                 "swap",
                 rank,
                 Lane.HALO,
-                Kind.EXCHANGE,
-                work=Work(matrix="halo", row_bytes=4),
+                work=Exchange(matrix="halo", row_bytes=4),
                 reads=("rows",),
                 writes=("halo",),
                 after=(("make", 0),),

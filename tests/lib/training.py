@@ -16,9 +16,9 @@ from halocast.exec.run.reference import Reference, train_reference
 from halocast.graph import Graph, Part, assign, build_parts, from_edges, from_parts, synthetic
 from halocast.graph.parts import Assignment
 from halocast.methods import METHODS
-from halocast.models.spec import ITEMSIZE, ModelKind, ModelSpec
+from halocast.models.spec import ModelKind, ModelSpec
 from halocast.schedule.check import check
-from halocast.schedule.ir import Schedule
+from halocast.schedule.ir import Numbers, Schedule
 
 EPOCHS = 4
 
@@ -37,7 +37,7 @@ def schedule_for(
     parts: tuple[Part, ...], spec: ModelSpec, dtype: str, method: str = "vanilla", **options: Any
 ) -> Schedule:
     chosen = METHODS[method]
-    return check(chosen.make(from_parts(parts), spec, chosen.options(**options), ITEMSIZE[dtype]))
+    return check(chosen.make(from_parts(parts), spec, chosen.options(**options), Numbers(dtype)))
 
 
 @dataclass(frozen=True, eq=False)

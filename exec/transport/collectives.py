@@ -1,0 +1,101 @@
+"""Collectives of one rank over torch.distributed, among all ranks or some: what a group sums, gathers or passes on.
+
+Each (lane, group) has a process group of its own, made once when the ranks meet. Weights and their gradients are summed
+where they lie; any other value is read and written like that of every op.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.comm import all_reduce, barrier
+from halocast.schedule.ir import Broadcast, Kind, Op
+
+
+def reduce(state: RankState, op: Op, epoch: int) -> int:
+    """Sum a tensor over the ranks of the group, each with its share."""
+    flat = state.flat(op.reads[0])
+    values = state.value(op, op.reads[0], epoch).clone() if flat is None else flat
+    if op.work.scale != 1:
+        values.mul_(op.work.scale)
+    if len(state.schedule.group(op)) > 1:
+        all_reduce(state.link, values, f"{op.name} of epoch {epoch}", _group(state, op))
+    if flat is None:
+        state.put(op, op.writes[0], values, epoch)
+    state.note_weights(op)
+    return state.schedule.num_bytes(op)
+
+
+def gather(state: RankState, op: Op, epoch: int) -> int:
+    """The pieces of all ranks of the group, one below the other."""
+    piece = state.value(op, op.reads[0], epoch).detach().contiguous()
+    num = len(state.schedule.group(op))
+    whole = piece.new_empty((num * len(piece), *piece.shape[1:]))
+    _run(state, op, epoch, piece, whole, dist.all_gather_into_tensor)
+    state.put(op, op.writes[0], whole, epoch)
+    return state.schedule.num_bytes(op)
+
+
+def scatter(state: RankState, op: Op, epoch: int) -> int:
+    """This rank's piece of the sum over the ranks of the group."""
+    whole = state.value(op, op.reads[0], epoch).detach().contiguous()
+    num = len(state.schedule.group(op))
+    piece = whole.new_empty((len(whole) // num, *whole.shape[1:]))
+    _run(state, op, epoch, whole, piece, dist.reduce_scatter_tensor)
+    state.put(op, op.writes[0], piece, epoch)
+    return state.schedule.num_bytes(op)
+
+
+def _run(state: RankState, op: Op, epoch: int, given: Tensor, made: Tensor, collective: Callable[..., Any]) -> None:
+    link = state.link
+    if len(state.schedule.group(op)) == 1:
+        made.copy_(given)
+        return
+    source, target = link.down(given), link.room(made)
+    link.wait(
+        collective(target, source, group=_group(state, op), async_op=True), f"{op.name} of epoch {epoch}", "its group"
+    )
+    link.move(target, made)
+
+
+def pass_on(state: RankState, op: Op, epoch: int) -> int:
+    """The root's value to all ranks of the group."""
+    work, link = op.work, state.link
+    assert isinstance(work, Broadcast)
+    if op.rank == work.root:
+        values = state.value(op, op.reads[0], epoch).detach().contiguous()
+    else:
+        values = state.empty(op.writes[0])
+    if len(state.schedule.group(op)) > 1:
+        room = link.down(values) if op.rank == work.root else link.room(values)
+        sent = dist.broadcast(room, work.root, group=_group(state, op), async_op=True)
+        link.wait(sent, f"{op.name} of epoch {epoch}", f"rank {work.root}")
+        link.move(room, values)
+    for name in op.writes:
+        state.put(op, name, values, epoch)
+    return state.schedule.num_bytes(op)
+
+
+def meet(state: RankState, op: Op, epoch: int) -> int:
+    if len(state.schedule.group(op)) > 1:
+        barrier(state.link, f"{op.name} of epoch {epoch}", _group(state, op))
+    return 0
+
+
+def _group(state: RankState, op: Op) -> Any:
+    return state.link.group(op.lane, state.schedule.group(op))
+
+
+COLLECT: Mapping[Kind, Callable[[RankState, Op, int], int]] = MappingProxyType(
+    {
+        Kind.ALLREDUCE: reduce,
+        Kind.ALLGATHER: gather,
+        Kind.REDUCE_SCATTER: scatter,
+        Kind.BROADCAST: pass_on,
+        Kind.BARRIER: meet,
+    }
+)
