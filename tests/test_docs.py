@@ -86,8 +86,8 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     from halocast.study.predict import predict_on
 
     exact = predict_on(names["exact"], names["prediction"].cluster)
-    rows = {op: num for op, num in exact.summary["bytes_per_epoch_by_op"].items() if op.startswith("exchange")}
-    third = {op: names["prediction"].summary["bytes_per_epoch_by_op"][op] for op in rows}
+    rows = {op: num for op, num in exact.summary.bytes_per_epoch_by_op.items() if op.startswith("exchange")}
+    third = {op: names["prediction"].summary.bytes_per_epoch_by_op[op] for op in rows}
     assert third == {op: pytest.approx(num / 3) for op, num in rows.items()}
     always = names["lazy"](names["exact"].halo, names["exact"].spec, names["Options"](every=1))
     assert always.ops == names["exact"].schedule.ops
