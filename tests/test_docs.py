@@ -81,7 +81,7 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     names: dict[str, Any] = {"__name__": "lazy"}
     exec(compile(method, "lazy.py", "exec"), names)
     exec(compile(use, "use.py", "exec"), names)
-    assert names["ages"]["forward.1"] == [0, 1, 2]
+    assert names["ages"]["forward.1"] == (0, 1, 2)
     from halocast.cli.execution import run_workload
     from halocast.study.predict import predict_on
 
