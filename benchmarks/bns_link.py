@@ -49,8 +49,8 @@ def print_predicted(label: str, workloads: dict[str, Workload], ops: dict[str, S
     for method, workload in workloads.items():
         cluster = scenario_cluster(workload.scenario)
         summary = predict_on(workload, cluster, measured_s=ops.get(method, {})).summary
-        epochs[method] = summary["epoch_s"]
-        print_row(label, method, summary["epoch_s"], [summary[part] for part in PARTS])
+        epochs[method] = summary.epoch_s
+        print_row(label, method, summary.epoch_s, [summary.seconds_of(part) for part in PARTS])
     return epochs["bns"] / epochs["vanilla"]
 
 

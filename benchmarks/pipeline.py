@@ -82,8 +82,10 @@ def print_predicted() -> None:
     for method in METHODS:
         workload = workload_for(method, num_epochs=1)
         summary = predict_on(workload, scenario_cluster(workload.scenario)).summary
-        epochs[method] = summary["epoch_s"]
-        print(f"  {method:10}{1e3 * summary['epoch_s']:9.1f}" + "".join(f"{1e3 * summary[p]:9.1f}" for p in PARTS))
+        epochs[method] = summary.epoch_s
+        print(
+            f"  {method:10}{1e3 * summary.epoch_s:9.1f}" + "".join(f"{1e3 * summary.seconds_of(p):9.1f}" for p in PARTS)
+        )
     print(f"  pipegcn / vanilla: {epochs['pipegcn'] / epochs['vanilla']:.2f}")
 
 

@@ -24,7 +24,7 @@ from halocast.cli.validate import Options, validate_grid
 from halocast.cli.whatif import breakeven_command, whatif_command
 from halocast.exec.launch.torchrun import is_first, num_started, under_torchrun
 from halocast.reports.formats.perfetto import write_perfetto
-from halocast.reports.table import constants, size, text_table
+from halocast.reports.table import constants, size, text_table, used_of
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, require_trace_name, save_trace
 from halocast.sim.world import StoppedError
@@ -81,16 +81,14 @@ def simulate(
         raise
     _write_trace(prediction.trace, prediction.workload.schedule, trace)
     if json:
-        print_json(prediction.summary)
+        print_json(prediction.summary.as_dict())
         return
     print(text_table([prediction.summary]))
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
-    print(f"links: {prediction.summary['links']}; {constants(prediction.summary)}")
-    _warn(prediction)
-
-
-def _warn(prediction: Prediction) -> None:
-    for line in prediction.summary["outside_range"]:
+    basis = prediction.summary.basis
+    assert basis is not None
+    print(f"links: {basis.links}; {constants(basis)}")
+    for line in basis.outside_range:
         note(f"warning: {line}")
 
 
@@ -118,11 +116,10 @@ def _write_trace(trace: Trace, schedule: Schedule, path: Path | None) -> None:
 
 
 def _memory_verdict(prediction: Prediction) -> str:
-    summary = prediction.summary
-    used, have = size(summary["memory_bytes"]), size(summary["device_memory_bytes"])
-    largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in summary["largest_buffers"][:3])
-    fits = "fits" if summary["fits"] else "DOES NOT FIT"
-    return f"{used} of {have} device memory on rank {summary['memory_rank']}: {fits} (largest: {largest})"
+    memory = prediction.summary.device_memory
+    largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in memory.largest_buffers[:3])
+    fits = "fits" if memory.fits else "DOES NOT FIT"
+    return f"{used_of(memory)} device memory on rank {memory.memory_rank}: {fits} (largest: {largest})"
 
 
 @app.command()
@@ -160,12 +157,12 @@ def run(
     done, summary = execution.run_workload(workload, port=port, emulated=cluster if emulate else None)
     _write_trace(done.trace, workload.schedule, trace)
     if json:
-        print_json(summary)
+        print_json(summary.as_dict())
         return
     print(text_table([summary]))
     if not isfinite(done.losses[-1]):
         note(f"warning: the loss is {done.losses[-1]} after {len(done.losses)} epochs; a smaller run.lr may help")
-    scores = ", ".join(f"{name} {value:.4f}" for name, value in summary["final_accuracy"].items())
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in done.evaluated[max(done.evaluated)].items())
     for line in (*execution.describe_ages(summary), *execution.describe_errors(summary)):
         print(line)
     print(f"\nloss {done.losses[0]:.4f} -> {done.losses[-1]:.4f} in {len(done.losses)} epochs; accuracy: {scores}")

@@ -3,12 +3,11 @@
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from halocast.base.errors import InputError, RunError, unknown
 from halocast.base.kernels import bytes_moved, flops
@@ -18,10 +17,11 @@ from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, Failure, Result, ScalePoint
 from halocast.reports.page.report import require_report_place, write_report
-from halocast.reports.table import Summary, text_table
+from halocast.reports.summary import ErrorBand, NoBand, Summary
+from halocast.reports.table import text_table
 from halocast.reports.verdict import verdict
 from halocast.schedule.ir import Kernel
-from halocast.study.bands import Sure, band_for, read_bands
+from halocast.study.bands import band_for, read_bands, sure_of
 from halocast.study.grid import LOOPBACK
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on, scenario_cluster
@@ -66,11 +66,12 @@ def compare_methods(chosen: Scenario, names: Sequence[str], options: CompareOpti
         _compare_one(_with_method(chosen, name), options, results, failures)
     if not results:
         raise InputError(failures[0].reason)
-    for text in dict.fromkeys(text for r in results for text in r.summary.get("outside_range", [])):
+    known = [result.summary.basis for result in results if result.summary.basis]
+    for text in dict.fromkeys(text for basis in known for text in basis.outside_range):
         note(f"warning: {text}")
     for failure in failures:
         note(f"warning: {failure.method} on {failure.cluster}: {failure.reason}")
-    predicted = [r for r in results if "predicts" not in r.summary and r.summary["source"] == "simulated"]
+    predicted = [r for r in results if r.summary.predicts is None and not r.summary.is_run]
     comparison = Comparison(
         results=tuple(results),
         failures=tuple(failures),
@@ -89,7 +90,7 @@ def show_comparison(comparison: Comparison, out: Path, json: bool) -> None:
     if json:
         print_json(comparison.rows)
         return
-    print(text_table(comparison.rows))
+    print(text_table(comparison.lines))
     print(f"\n{verdict(comparison).replace('**', '')}\n\nreport: {out / 'report.html'}")
 
 
@@ -136,20 +137,19 @@ def _named(say: Say, name: str) -> Say:
     return lambda text: say(f"{name}: {text}")
 
 
-def _result(prediction: Prediction, **more: object) -> Result:
-    summary = prediction.summary | {"band": _error_band(prediction.summary)} | more
+def _result(prediction: Prediction, predicts: str | None = None) -> Result:
+    summary = replace(prediction.summary, band=_error_band(prediction.summary), predicts=predicts)
     return Result(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
 
 
-def _error_band(summary: Mapping[str, Any]) -> dict[str, Any] | None:
+def _error_band(summary: Summary) -> ErrorBand | NoBand:
     """Where the epoch would be if the prediction errs as eight of ten like it did."""
-    kind = Sure.CALIBRATED if summary["calibrated"] else Sure.SPEC
-    band = band_for(read_bands(), kind, summary["cluster"], summary["transport"], summary["method"])
+    band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
     if band is None:
-        return None
-    low_s, high_s = band.around(summary["epoch_s"])
+        return NoBand.NOT_KNOWN
+    low_s, high_s = band.around(summary.epoch_s)
     basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
-    return {"low_s": low_s, "high_s": high_s, "basis": basis}
+    return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)
 
 
 def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
@@ -161,7 +161,7 @@ def _execute_here(workload: Workload, options: CompareOptions) -> list[Result]:
     here = predict_on(workload, options.calibrated(cluster))
     done, summary = run_workload(workload)
     run = Result(summary=summary, trace=done.trace, schedule=workload.schedule)
-    return [_result(here, predicts=summary["cluster"]), run]
+    return [_result(here, predicts=summary.cluster), run]
 
 
 def _kernel_work(kernel: Kernel) -> tuple[int, int]:
@@ -180,7 +180,7 @@ def _scaling(
     """Few devices first, so that what the time does not suffice for is at the end; the scenario's own size is known."""
     section = replace(scenario.cluster, gpus=None)
     whole = scenario_cluster(replace(scenario, cluster=section)).num_ranks
-    chosen = predicted[0].summary["ranks"] if predicted else 0
+    chosen = predicted[0].summary.ranks if predicted else 0
     names = [result.method for result in predicted]
     names += [failure.method for failure in failures if failure.method not in names]
     known = {(r.method, chosen): _point(r.method, r.summary) for r in predicted}
@@ -221,4 +221,4 @@ class _Predictor:
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:
-    return ScalePoint(method=name, ranks=summary["ranks"], epoch_s=summary["epoch_s"], fits=summary["fits"])
+    return ScalePoint(method=name, ranks=summary.ranks, epoch_s=summary.epoch_s, fits=summary.fits)

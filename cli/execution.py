@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from halocast.exec.launch.job import Job, Optimizer, Settings, read_job, write_j
 from halocast.exec.launch.local import Run, execute, gather
 from halocast.graph.parts import iter_parts
 from halocast.reports.metrics import default_warmup
-from halocast.reports.summary import summarise
+from halocast.reports.summary import FoundAges, StaleError, Summary, Training, summarise
 from halocast.study.scenario import Scenario
 from halocast.study.workload import Workload
 
@@ -114,13 +114,13 @@ def rank_hosts(cluster: Cluster | None) -> Iterator[tuple[Host, ...]]:
 
 def run_workload(
     workload: Workload, *, port: int = 0, keep: Path | None = None, emulated: Cluster | None = None
-) -> tuple[Run, dict[str, Any]]:
+) -> tuple[Run, Summary]:
     """Train for real, on this machine as it is or on the hosts and NICs of a cluster; the run and its summary."""
     job = make_job(workload, "gloo" if emulated else None)
     label = f"{workload.scenario.method.name}, {job.schedule.num_ranks} ranks"
     with epoch_bar(job.settings.num_epochs, label) as bar:
         run = train(workload, job, emulated=emulated, port=port, keep=keep, on_progress=bar)
-    return run, summarise_run(run, job) | {"cluster": machine(emulated)}
+    return run, replace(summarise_run(run, job), cluster=machine(emulated))
 
 
 def train(workload: Workload, job: Job, *, emulated: Cluster | None = None, **how: Any) -> Run:
@@ -138,7 +138,7 @@ def machine(emulated: Cluster | None) -> str:
     return f"this machine, {emulated.num_hosts} emulated hosts at {rates} Gbit/s"
 
 
-def summarise_job(directory: Path) -> dict[str, Any]:
+def summarise_job(directory: Path) -> Summary:
     """The summary of a job that has been run, by torchrun or otherwise."""
     job = read_job(directory)
     if not (directory / f"result-{job.schedule.num_ranks - 1}.json").exists():
@@ -146,43 +146,40 @@ def summarise_job(directory: Path) -> dict[str, Any]:
     return summarise_run(gather(directory, job), job)
 
 
-def summarise_run(run: Run, job: Job) -> dict[str, Any]:
+def summarise_run(run: Run, job: Job) -> Summary:
+    """The summary of a finished run on this machine."""
     warmup = default_warmup(job.settings.num_epochs)
     summary = summarise(run.trace, job.schedule, warmup, list(run.peak_memory_bytes))
-    last = max(run.evaluated)
-    return summary | {
-        "cluster": machine(None),
-        "transport": job.settings.backend,
-        "loss": list(run.losses),
-        "accuracy": list(run.accuracy),
-        "evaluated": {str(epoch): scores for epoch, scores in run.evaluated.items()},
-        "final_accuracy": run.evaluated[last],
-        "ages": [
-            {"op": op, "reads": buffer, "rows_by_age": {str(age): rows for age, rows in ages.items()}}
-            for (op, buffer), ages in run.ages.items()
-        ],
-        "errors": [asdict(error) for error in run.errors],
-    }
+    training = Training(
+        loss=tuple(run.losses),
+        accuracy=tuple(run.accuracy),
+        evaluated=run.evaluated,
+        final_accuracy=run.evaluated[max(run.evaluated)],
+        ages=tuple(FoundAges(op=op, reads=buffer, rows_by_age=ages) for (op, buffer), ages in run.ages.items()),
+        errors=tuple(StaleError(**asdict(error)) for error in run.errors),
+    )
+    return replace(summary, cluster=machine(None), transport=job.settings.backend, training=training)
 
 
-def describe_ages(summary: dict[str, Any]) -> list[str]:
+def describe_ages(summary: Summary) -> list[str]:
     """How old stale rows really were, beside what the checker says; nothing where nothing is stale."""
-    predicted = {(row["op"], row["reads"]): row["ages"] for row in summary["staleness"]}
+    predicted = {(read.op, read.reads): read.ages for read in summary.staleness}
     lines = []
-    for row in summary["ages"]:
-        expected = predicted.get((row["op"], row["reads"]), [])
-        if expected != [0]:
-            found = ", ".join(f"{rows:,} rows {age}" for age, rows in row["rows_by_age"].items())
+    for read in summary.training.ages if summary.training else ():
+        expected = predicted.get((read.op, read.reads), ())
+        if expected != (0,):
+            rows = ", ".join(f"{num:,} rows {age}" for age, num in read.rows_by_age.items())
             ages = ", ".join(map(str, expected))
-            lines.append(f"{row['op']} read {row['reads']}: {found} epochs old (schedule: {ages})")
+            lines.append(f"{read.op} read {read.reads}: {rows} epochs old (schedule: {ages})")
     return lines
 
 
-def describe_errors(summary: dict[str, Any]) -> list[str]:
+def describe_errors(summary: Summary) -> list[str]:
     """How far stale rows were from fresh ones in the last epoch, relative to them."""
-    last = max((error["epoch"] for error in summary["errors"]), default=None)
-    lines = []
-    for error in (one for one in summary["errors"] if one["epoch"] == last):
-        off = (error["squared_error"] / error["squared_norm"]) ** 0.5 if error["squared_norm"] else 0.0
-        lines.append(f"{error['what']} of layer {error['layer']} in epoch {last}: {off:.2%} off fresh ones")
-    return lines
+    errors = summary.training.errors if summary.training else ()
+    last = max((error.epoch for error in errors), default=None)
+    return [
+        f"{error.what} of layer {error.layer} in epoch {last}: {error.relative:.2%} off fresh ones"
+        for error in errors
+        if error.epoch == last
+    ]

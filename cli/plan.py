@@ -120,7 +120,7 @@ def _cells(number: int, choice: Choice, bands: Sequence[Band]) -> list[str]:
         Path(candidate.cluster).stem,
         seconds(choice.epoch_s),
         _likely(choice, bands),
-        seconds(choice.figures["exposed_comm_s"]),
+        seconds(choice.predicted.exposed_comm_s),
         size(choice.headroom_bytes),
         _price(choice),
         "-" if not ages else str(ages[0]) if len(ages) == 1 else f"{ages[0]}..{ages[-1]}",
@@ -137,7 +137,8 @@ def _likely(choice: Choice, bands: Sequence[Band]) -> str:
 
 
 def _price(choice: Choice) -> str:
-    return "-" if choice.price is None else f"{choice.price:.3g} {choice.figures['currency']}"
+    rented = choice.predicted.price
+    return "-" if rented is None else f"{choice.price:.3g} {rented.currency}"
 
 
 def _remarks(plan: Plan) -> list[str]:
@@ -146,7 +147,8 @@ def _remarks(plan: Plan) -> list[str]:
         said.append(f"{len(plan.dropped)} choices dropped:")
         for (method, cluster, what), num in _dropped(plan).most_common(6):
             said.append(f"  {num:4} {method} on {cluster}: {what}")
-    dates = sorted({f"{Path(c.candidate.cluster).stem} {c.figures['price_date']}" for c in plan.choices if c.price})
+    priced = [(Path(choice.candidate.cluster).stem, choice.predicted.price) for choice in plan.choices]
+    dates = sorted({f"{cluster} {price.price_date}" for cluster, price in priced if price})
     if dates:
         said.append(f"Prices are approximate list prices of whole hosts: {', '.join(dates)}.")
     said.append("likely: where eight of ten predictions of this kind were; some of those rows chose our constants.")
@@ -175,14 +177,13 @@ def as_json(plan: Plan, bands: Sequence[Band]) -> dict[str, Any]:
         "choices": [_as_dict(choice, bands) for choice in plan.choices],
         "front": [choice.candidate.label for choice in plan.front()],
         "dropped": [{"label": candidate.label, "reason": reason} for candidate, reason in plan.dropped],
-        "not_tried": [{"label": c.candidate.label, "at_least_s": c.screened["bound_s"]} for c in plan.hopeless],
+        "not_tried": [{"label": c.candidate.label, "at_least_s": c.screened.bound_s} for c in plan.hopeless],
     }
 
 
 def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
     band, candidate = choice.band(bands), choice.candidate
     low, high = band.around(choice.epoch_s) if band else (None, None)
-    plain = {key: value for key, value in choice.figures.items() if not isinstance(value, dict | list)}
     return {
         "label": candidate.label,
         "options": dict(candidate.options),
@@ -192,7 +193,7 @@ def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
         "sure": str(choice.sure),
         "headroom_bytes": choice.headroom_bytes,
         "ages": choice.ages,
-        **plain,
+        **choice.predicted.plain_figures(),
     }
 
 
@@ -204,5 +205,7 @@ def _draw(plan: Plan, path: Path) -> None:
         for c in plan.choices
         if c.price is not None
     ]
-    draw_front(path, points, str(front[0].figures["currency"]))
+    price = front[0].predicted.price
+    assert price is not None
+    draw_front(path, points, price.currency)
     note(f"figure: {path}")

@@ -99,10 +99,10 @@ def _plain(value: Any) -> str:
 
 
 def _staleness(workload: Workload) -> str:
-    rows = staleness_table(workload.schedule)
-    if not rows:
+    reads = staleness_table(workload.schedule)
+    if not reads:
         return "nothing remote is read"
-    return "\n".join(f"{row['op']} reads {row['reads']}: {row['ages']} epochs old" for row in rows)
+    return "\n".join(f"{read.op} reads {read.reads}: {list(read.ages)} epochs old" for read in reads)
 
 
 def _memory(workload: Workload) -> str:

@@ -15,7 +15,6 @@ from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.reports.table import ages, aligned, csv_table, seconds, size
-from halocast.study.results import State
 from halocast.study.runs import Progress as Tell
 from halocast.study.scenario import load_tables
 from halocast.study.sweep import Row, Sweep, parse_vary, sweep
@@ -100,12 +99,13 @@ def _plain(value: Any) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    if row.state is not State.DONE:
-        return ["-"] * 6 + [row.reason]
     figures = row.figures
+    if figures is None:
+        return ["-"] * 6 + [row.reason]
+    memory = figures.device_memory
     return [
-        *(seconds(figures[key]) for key in ("epoch_s", "compute_s", "exposed_comm_s")),
-        *(size(figures[key]) for key in ("bytes_total", "memory_bytes")),
-        ages(figures["staleness"]),
-        "" if figures["fits"] else f"does not fit in {size(figures['device_memory_bytes'])}",
+        *(seconds(part_s) for part_s in (figures.epoch_s, figures.compute_s, figures.exposed_comm_s)),
+        *(size(num_bytes) for num_bytes in (figures.bytes_total, memory.memory_bytes)),
+        ages(figures.staleness),
+        "" if figures.fits else f"does not fit in {size(memory.device_memory_bytes)}",
     ]

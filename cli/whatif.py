@@ -11,7 +11,7 @@ from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Jobs, Results, scenario_bar
 from halocast.methods import METHODS
-from halocast.reports.table import aligned, seconds, size
+from halocast.reports.table import aligned, seconds, used_of
 from halocast.reports.tradeoff import Curve, draw_curves, require_figure
 from halocast.study.scenario import load_scenario, parse_override
 from halocast.study.whatif import BreakEven, Gain, WhatIf, break_even, what_if
@@ -29,14 +29,14 @@ def whatif_command(
     with scenario_bar("predicting") as tell:
         found = what_if(chosen, results=results, jobs=jobs, progress=tell)
     if json:
-        print_json({"epoch_s": found.figures["epoch_s"], "gains": [_as_dict(gain) for gain in found.gains]})
+        print_json({"epoch_s": found.figures.epoch_s, "gains": [_as_dict(gain) for gain in found.gains]})
         return
     print(whatif_text(found))
 
 
 def whatif_text(found: WhatIf) -> str:
     figures, best = found.figures, found.bottleneck
-    now = f"{figures['method']} on {figures['ranks']} x {figures['cluster']}: {seconds(figures['epoch_s'])} an epoch"
+    now = f"{figures.method} on {figures.ranks} x {figures.cluster}: {seconds(figures.epoch_s)} an epoch"
     helps = best.speedup is not None and best.speedup > 1.005
     verdict = f"Your bottleneck: {best.resource}." if helps else "Doubling any one resource hardly helps."
     rows = [[gain.resource, *_cells(gain)] for gain in found.gains]
@@ -44,21 +44,20 @@ def whatif_text(found: WhatIf) -> str:
 
 
 def _cells(gain: Gain) -> list[str]:
-    if gain.speedup is None:
-        return ["-", "-", "-", gain.reason]
     figures = gain.figures
-    fits = "" if figures["fits"] else "DOES NOT FIT"
-    memory = f"{size(figures['memory_bytes'])} of {size(figures['device_memory_bytes'])}"
-    return [seconds(figures["epoch_s"]), f"{gain.speedup:.2f}x", memory, fits]
+    if figures is None:
+        return ["-", "-", "-", gain.reason]
+    fits = "" if figures.fits else "DOES NOT FIT"
+    return [seconds(figures.epoch_s), f"{gain.speedup:.2f}x", used_of(figures.device_memory), fits]
 
 
 def _as_dict(gain: Gain) -> dict[str, Any]:
-    epoch_s, fits = (gain.figures.get(key) for key in ("epoch_s", "fits"))
+    figures = gain.figures
     return {
         "resource": gain.resource,
-        "epoch_s": epoch_s,
+        "epoch_s": figures and figures.epoch_s,
         "speedup": gain.speedup,
-        "fits": fits,
+        "fits": figures and figures.fits,
         "reason": gain.reason,
     }
 

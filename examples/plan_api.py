@@ -9,7 +9,7 @@ from halocast.study.scenario import PlanSection
 settings = ("graph.dataset=reddit", "model.layers=2", "model.hidden=32", "cluster.name=l4-8x1-25gbe", "cluster.gpus=4")
 scenario = Scenario.load("demo", *settings)
 prediction = predict(scenario)
-print(f"vanilla: {prediction.summary['epoch_s'] * 1e3:.0f} ms an epoch, fits: {prediction.summary['fits']}")
+print(f"vanilla: {prediction.summary.epoch_s * 1e3:.0f} ms an epoch, fits: {prediction.summary.fits}")
 
 # %% All combinations of some keys, as a pandas frame; `results="sweep.sqlite"` would keep them
 found = sweep(scenario, {"cluster.network_gbps": [10, 25, 100], "method.name": ["vanilla", "pipegcn"]})

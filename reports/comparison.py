@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from halocast.reports.table import Summary
+from halocast.reports.summary import SIMULATED, Summary
 from halocast.schedule.ir import Kernel, Schedule
 from halocast.schedule.trace import Trace
 
@@ -13,7 +14,7 @@ KernelWork = Callable[[Kernel], tuple[int, int]]  # (kernel, bytes per number) -
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """One method, predicted or run. A prediction's summary may have a `band`: low_s, high_s and what it is based on."""
+    """One method, predicted or run."""
 
     summary: Summary
     trace: Trace
@@ -21,13 +22,13 @@ class Result:
 
     @property
     def method(self) -> str:
-        return str(self.summary["method"])
+        return self.summary.method
 
     @property
     def name(self) -> str:
         """As part of a file's name."""
-        parts = (self.method, self.summary["source"], self.summary["cluster"])
-        return "-".join("".join(c if c.isalnum() or c in "-._" else "-" for c in str(part)) for part in parts)
+        parts = (self.method, self.summary.source, self.summary.cluster)
+        return "-".join("".join(c if c.isalnum() or c in "-._" else "-" for c in part) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,11 @@ class Failure:
     method: str
     cluster: str
     reason: str
+    source: str = FAILED
 
-    @property
-    def row(self) -> Summary:
-        return {"method": self.method, "source": FAILED, "cluster": self.cluster, "reason": self.reason}
+    def as_dict(self) -> dict[str, Any]:
+        """The row of a results file, with a reason in place of figures."""
+        return {"method": self.method, "source": self.source, "cluster": self.cluster, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,28 +71,33 @@ class Comparison:
 
     @property
     def predicted(self) -> list[Result]:
-        """On the scenario's cluster."""
-        return [r for r in self.results if r.summary["source"] == "simulated" and "predicts" not in r.summary]
+        """Predictions on the scenario's cluster."""
+        return [r for r in self.results if r.summary.source == SIMULATED and r.summary.predicts is None]
 
     @property
     def measured(self) -> list[tuple[Result | None, Result]]:
         """Every real run beside its prediction for the machine it ran on."""
-        here = {r.method: r for r in self.results if "predicts" in r.summary}
-        return [(here.get(r.method), r) for r in self.results if r.summary["source"] == "executed"]
+        here = {r.method: r for r in self.results if r.summary.predicts is not None}
+        return [(here.get(r.method), r) for r in self.results if r.summary.is_run]
 
     @property
     def summaries(self) -> list[Summary]:
         return [result.summary for result in self.results]
 
     @property
-    def rows(self) -> list[Summary]:
-        """The summaries, and a row with a reason for every failure."""
-        return [*self.summaries, *(failure.row for failure in self.failures)]
+    def lines(self) -> list[Summary | Failure]:
+        """The summaries, and a reason for every method that has none."""
+        return [*self.summaries, *self.failures]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The lines as JSON objects."""
+        return [line.as_dict() for line in self.lines]
 
 
 def fastest_first(results: Sequence[Result]) -> list[Result]:
-    """Those that fit first."""
-    return sorted(results, key=lambda r: (not r.summary.get("fits", True), r.summary["epoch_s"]))
+    """The results by their epoch; those that do not fit come last."""
+    return sorted(results, key=lambda r: (not r.summary.fits, r.summary.epoch_s))
 
 
 def family(method: str) -> str:

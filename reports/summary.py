@@ -1,79 +1,430 @@
-"""One flat dictionary per run: what `--json` prints and every table and report is made from."""
+"""The summary of a run, predicted or real: one frozen record that every table, page and `--json` is made from.
 
-from dataclasses import asdict
-from typing import Any
+A field is named as its key in the JSON. Optional parts are None and have no key; the keys of a `Group` stand among
+those of the summary it is part of. `Summary.from_dict(summary.as_dict()) == summary`, also through JSON text.
+"""
 
-from halocast.reports.critical import critical_path, last_window, shares
-from halocast.reports.drawn import drawn_summary
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from halocast.reports.critical import Share, critical_path, last_window, shares
 from halocast.reports.metrics import Metrics, measure
-from halocast.reports.network import bytes_by_link, link_utilisation
+from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
 from halocast.schedule.check import staleness
-from halocast.schedule.ir import Rows, Schedule
+from halocast.schedule.ir import Exchange, Ints, Reals, Rows, Schedule
 from halocast.schedule.trace import Trace
 
+T = TypeVar("T")
+SIMULATED, EXECUTED = "simulated", "executed"  # sources of summaries
+HOW = {SIMULATED: "predicted", EXECUTED: "measured"}
 TIMES = ("epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s", "reduce_s", "wait_s", "bubble_s")
 MOST_ENTRIES = 8  # of the critical path and of the links: a large cluster has thousands
+MOST_PAIRS = 8
+SIGMAS = 2.0  # half the width of a band: about 95 % of epochs are in it
+
+
+class Group:
+    """A record whose keys stand among those of the record it is part of."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnPair:
+    """Rows that one rank sends another per epoch, where they are drawn anew every epoch: their mean and deviation."""
+
+    matrix: str
+    from_: int
+    to: int
+    rows: int
+    std: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnTraffic(Group):
+    """An epoch's bytes where sizes are drawn anew every epoch: mean, deviation, and where 95 % of epochs are."""
+
+    drawn_bytes: float
+    drawn_bytes_std: float
+    drawn_bytes_band: tuple[float, ...]
+    drawn_rows: tuple[DrawnPair, ...]  # of the pairs with most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLoad(Group):
+    """The links that carry most, and the busiest ones whose load over time was recorded."""
+
+    bytes_by_link: Mapping[str, float]  # of one epoch
+    link_utilisation: Mapping[str, Utilisation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAges:
+    """How old, in epochs, the rows are that an op reads from a buffer, on any rank."""
+
+    op: str
+    reads: str
+    ages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis(Group):
+    """What a prediction's numbers come from."""
+
+    device: str
+    sizes: str
+    links: str  # how links serve several transfers at once
+    constants: str
+    calibrated: str | None  # the profile that the devices were measured with
+    outside_range: tuple[str, ...]  # what the profile does not cover
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures(Group):
+    """Whether everything fits, told of the rank with the least head-room."""
+
+    fits: bool
+    memory_rank: int
+    memory_bytes: int
+    memory_at: str
+    device_memory_bytes: int
+    largest_buffers: tuple[tuple[str, int], ...]
+    pinned_host_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPrice(Group):
+    """What an epoch costs where hosts are rented whole."""
+
+    price_per_epoch: float
+    currency: str
+    price_date: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundAges:
+    """How many rows of which age an op really read in a run."""
+
+    op: str
+    reads: str
+    rows_by_age: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleError:
+    """How far stale rows or gradients of a layer were from fresh ones in one epoch, as squares of norms."""
+
+    epoch: int
+    layer: int
+    what: str
+    squared_error: float
+    squared_norm: float
+
+    @property
+    def relative(self) -> float:
+        """The norm of the error as a share of the norm of fresh rows."""
+        return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
+
+
+Scores = Mapping[str, float]  # train, val, test
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training(Group):
+    """What a real run learned, and how stale the rows were that it learned from."""
+
+    loss: tuple[float, ...]
+    accuracy: tuple[Scores, ...]  # of the training forward, per epoch
+    evaluated: Mapping[int, Scores]  # exact evaluations, by epoch
+    final_accuracy: Scores
+    ages: tuple[FoundAges, ...]
+    errors: tuple[StaleError, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBand:
+    """Between which times an epoch really lies, as far as measured cases tell."""
+
+    low_s: float
+    high_s: float
+    basis: str
+
+
+class NoBand(Enum):
+    """The error band of a prediction for which no measured cases are known."""
+
+    NOT_KNOWN = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One steady epoch of a method on a cluster. Times are seconds, the mean over ranks and `..._max` the largest
+    rank's; `epoch_s` is the slowest rank's. Bytes are those of one epoch, all ranks together."""
+
+    method: str
+    source: str
+    ranks: int
+    epoch_s: float
+    epoch_s_mean: float
+    compute_s: float
+    compute_s_max: float
+    exposed_comm_s: float
+    exposed_comm_s_max: float
+    hidden_comm_s: float
+    hidden_comm_s_max: float
+    reduce_s: float
+    reduce_s_max: float
+    wait_s: float
+    wait_s_max: float
+    bubble_s: float
+    bubble_s_max: float
+    overlap_efficiency: float
+    bytes_total: float
+    drawn: DrawnTraffic | None = None
+    bytes_per_epoch_by_op: Mapping[str, float]
+    link_load: LinkLoad | None = None
+    critical_path: tuple[Share, ...] | None = None
+    peak_memory_bytes: int
+    peak_memory_bytes_by_rank: tuple[int, ...]
+    staleness: tuple[ReadAges, ...]
+    warnings: tuple[str, ...]
+    epochs: int
+    warmup_epochs: int
+    cluster: str = ""
+    hosts: int | None = None
+    transport: str = ""
+    basis: Basis | None = None  # of a prediction
+    memory: MemoryFigures | None = None  # of a prediction
+    price: EpochPrice | None = None
+    training: Training | None = None  # of a real run
+    band: ErrorBand | NoBand | None = None  # None: nobody looked for one
+    predicts: str | None = None  # the machine of a run that this was predicted for
+
+    @property
+    def fits(self) -> bool:
+        """Whether the devices have the memory; what has run did."""
+        return self.memory is None or self.memory.fits
+
+    @property
+    def device_memory(self) -> MemoryFigures:
+        """The memory of a prediction, which always knows it."""
+        assert self.memory is not None, f"{self.method}: a real run has no model of its devices' memory"
+        return self.memory
+
+    @property
+    def known_band(self) -> ErrorBand | None:
+        """The error band, where somebody looked for it and found one."""
+        return self.band if isinstance(self.band, ErrorBand) else None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it was executed, not predicted."""
+        return self.source == EXECUTED
+
+    @property
+    def how(self) -> str:
+        """The source in a reader's word: predicted or measured."""
+        return HOW.get(self.source, self.source)
+
+    @property
+    def ages(self) -> list[int]:
+        """All ages, in epochs, of rows of others when they are read, the youngest first."""
+        return all_ages(self.staleness)
+
+    def seconds_of(self, part: str) -> float:
+        """The mean rank's seconds of one of TIMES or of metrics.PARTS, by name."""
+        return float(getattr(self, part))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The summary as one flat JSON object."""
+        return as_flat(self)
+
+    def plain_figures(self) -> dict[str, Any]:
+        """The JSON object without its lists and tables: a row of a table."""
+        return {key: value for key, value in self.as_dict().items() if not isinstance(value, dict | list)}
+
+    @classmethod
+    def from_dict(cls, flat: Mapping[str, Any]) -> "Summary":
+        """The summary that `as_dict` gave, perhaps through JSON text."""
+        return from_flat(cls, flat)
+
+
+def all_ages(reads: Sequence[ReadAges]) -> list[int]:
+    """The ages of some reads, each once, the youngest first."""
+    return sorted({age for read in reads for age in read.ages})
+
+
+def as_flat(record: Any) -> dict[str, Any]:
+    """A record as a JSON object; an optional field that is None has no key."""
+    flat: dict[str, Any] = {}
+    for one in fields(record):
+        value = getattr(record, one.name)
+        if isinstance(value, Group):
+            flat |= as_flat(value)
+        elif value is not None or one.default is MISSING:
+            flat[_key(one.name)] = _plain(value)
+    return flat
+
+
+def from_flat(cls: type[T], flat: Mapping[str, Any]) -> T:
+    """The record whose `as_flat` this is."""
+    kind: Any = cls  # mypy takes classes for unhashable
+    values: dict[str, Any] = {}
+    for name, hint, group in _shape(kind):
+        if group is not None:
+            values[name] = from_flat(group, flat) if _shape(group)[0][0] in flat else None
+        elif _key(name) in flat:
+            values[name] = _read(hint, flat[_key(name)])
+    return cls(**values)
+
+
+@cache
+def _shape(cls: Any) -> tuple[tuple[str, Any, Any], ...]:
+    """The name and type of every field, and which Group it is."""
+    hints = get_type_hints(cls)
+    named = [(one.name, hints[one.name]) for one in fields(cls)]
+    return tuple((name, hint, next(filter(_is_group, _arms(hint)), None)) for name, hint in named)
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Group)
+
+
+def _arms(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if isinstance(hint, UnionType) else (hint,)
+
+
+def _key(name: str) -> str:
+    """A field cannot be named `from`: its underscore is not part of the key."""
+    return name.rstrip("_")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return as_flat(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _read(hint: Any, value: Any) -> Any:
+    """A plain value as a field's type; numbers stay as they are, so that a whole number is printed as one."""
+    if isinstance(hint, UnionType):
+        arms = [arm for arm in _arms(hint) if arm is not NoneType and (value is None) == (arm is NoBand)]
+        return _read(arms[0], value) if arms else value
+    of = get_args(hint)
+    if get_origin(hint) is tuple:
+        return tuple(_read(arm, item) for arm, item in zip(_item_types(of, len(value)), value, strict=True))
+    if get_origin(hint) is Mapping:
+        return {of[0](key): _read(of[1], item) for key, item in value.items()}
+    if not isinstance(hint, type):
+        return value
+    if is_dataclass(hint):
+        return from_flat(hint, value)
+    return hint(value) if issubclass(hint, Enum) else value
+
+
+def _item_types(of: tuple[Any, ...], num: int) -> tuple[Any, ...]:
+    return (of[0],) * num if of[-1] is Ellipsis else of
 
 
 def summarise(
-    trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: list[int], *, details: bool = True
-) -> dict[str, Any]:
-    """Times are seconds per steady epoch: the mean over ranks, and `..._max` the largest rank's.
+    trace: Trace, schedule: Schedule, warmup_epochs: int, peak_memory_bytes: Sequence[int], *, details: bool = True
+) -> Summary:
+    """Summarise the steady epochs of a trace.
 
-    `epoch_s` is the slowest rank's epoch. Bytes are those of one epoch, all ranks together. Of the critical path and of
-    the links only the largest entries are listed; without `details` they are left out.
+    Of the critical path and of the links only the largest entries are listed; without `details` they are left out.
     """
     metrics = measure(trace, schedule, warmup_epochs)
-    return {
-        "method": dict(schedule.meta).get("method", ""),
-        "source": trace.source,
-        "ranks": schedule.num_ranks,
+    return Summary(
+        method=dict(schedule.meta).get("method", ""),
+        source=trace.source,
+        ranks=schedule.num_ranks,
         **_times(metrics),
-        "overlap_efficiency": metrics.overlap_efficiency,
-        "bytes_total": _whole(metrics.bytes_total),
-        **drawn_summary(schedule),
-        "bytes_per_epoch_by_op": {op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
-        **(_links(trace, warmup_epochs) if details else {}),
-        **({"critical_path": _path(trace, schedule, warmup_epochs)} if details else {}),
-        "peak_memory_bytes": max(peak_memory_bytes),
-        "peak_memory_bytes_by_rank": peak_memory_bytes,
-        "staleness": staleness_table(schedule),
-        "warnings": [text for key, text in schedule.meta if key == "warning"],
-        "epochs": trace.num_epochs,
-        "warmup_epochs": metrics.warmup_epochs,
-    }
+        overlap_efficiency=metrics.overlap_efficiency,
+        bytes_total=_whole(metrics.bytes_total),
+        drawn=drawn_traffic(schedule),
+        bytes_per_epoch_by_op={op: _whole(value) for op, value in metrics.bytes_per_epoch_by_op.items()},
+        link_load=_link_load(trace, warmup_epochs) if details and trace.links else None,
+        critical_path=_path(trace, schedule, warmup_epochs) if details else None,
+        peak_memory_bytes=max(peak_memory_bytes),
+        peak_memory_bytes_by_rank=tuple(peak_memory_bytes),
+        staleness=staleness_table(schedule),
+        warnings=tuple(text for key, text in schedule.meta if key == "warning"),
+        epochs=trace.num_epochs,
+        warmup_epochs=metrics.warmup_epochs,
+    )
 
 
-def _times(metrics: Metrics) -> dict[str, float]:
+def _times(metrics: Metrics) -> dict[str, Any]:
+    """The fields of a summary that are times."""
     times = {"epoch_s": metrics.epoch_s, "epoch_s_mean": metrics.mean("epoch_s")}
     for name in TIMES[1:]:
         times |= {name: metrics.mean(name), f"{name}_max": metrics.max(name)}
     return times
 
 
-def _path(trace: Trace, schedule: Schedule, warmup_epochs: int) -> list[dict[str, Any]]:
-    found = shares(critical_path(trace, schedule, warmup_epochs), trace.num_epochs - warmup_epochs)
-    return [asdict(share) for share in found[:MOST_ENTRIES]]
+def _path(trace: Trace, schedule: Schedule, warmup_epochs: int) -> tuple[Share, ...]:
+    path = critical_path(trace, schedule, warmup_epochs)
+    return tuple(shares(path, trace.num_epochs - warmup_epochs)[:MOST_ENTRIES])
 
 
-def _links(trace: Trace, warmup_epochs: int) -> dict[str, Any]:
-    """What a trace that knows its links says about them."""
-    if not trace.links:
-        return {}
+def _link_load(trace: Trace, warmup_epochs: int) -> LinkLoad:
     most = list(bytes_by_link(trace).items())[:MOST_ENTRIES]
     busiest = list(link_utilisation(trace, last_window(trace, warmup_epochs)).items())[:MOST_ENTRIES]
-    return {
-        "bytes_by_link": {name: _whole(value) for name, value in most},
-        "link_utilisation": {name: asdict(found) for name, found in busiest},
-    }
+    return LinkLoad(
+        bytes_by_link={name: _whole(value) for name, value in most},
+        link_utilisation=dict(busiest),
+    )
 
 
-def _whole(value: float) -> int | float:
+def _whole(value: float) -> float:
     return int(value) if value == int(value) else value
 
 
-def staleness_table(schedule: Schedule) -> list[dict[str, Any]]:
-    """How old, in epochs, remote rows, their gradients and snapshots are when they are read; one row per op, over all
+def drawn_traffic(schedule: Schedule) -> DrawnTraffic | None:
+    """The spread of an epoch's bytes, and of the rows of the pairs with the most; None where all sizes are fixed.
+
+    All exchanges of an epoch follow one draw, so the deviations of a pair's bytes add; rows of different pairs are
+    drawn independently, so their variances do.
+    """
+    drawn = {matrix.name: (matrix.counts, matrix.spread) for matrix in schedule.matrices if matrix.spread is not None}
+    if not drawn:
+        return None
+    works = {op.name: op.work for op in schedule.ops}
+    row_bytes = {name: (w.matrix, w.row_bytes) for name, w in works.items() if isinstance(w, Exchange)}
+    sizes = [(num_bytes, *drawn[name]) for name, num_bytes in row_bytes.values() if name in drawn]
+    total = float(sum(num_bytes * counts.sum() for num_bytes, counts, _ in sizes))
+    deviation = sum(num_bytes * spread for num_bytes, _, spread in sizes)
+    std = float(np.sqrt(np.square(deviation).sum()))
+    return DrawnTraffic(
+        drawn_bytes=total,
+        drawn_bytes_std=std,
+        drawn_bytes_band=(max(0.0, total - SIGMAS * std), total + SIGMAS * std),
+        drawn_rows=tuple(pair for name in sorted(drawn) for pair in _drawn_pairs(name, *drawn[name])),
+    )
+
+
+def _drawn_pairs(name: str, counts: Ints, spread: Reals) -> list[DrawnPair]:
+    order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
+    places = [divmod(int(place), len(counts)) for place in order]
+    return [
+        DrawnPair(matrix=name, from_=i, to=j, rows=int(counts[i, j]), std=float(spread[i, j]))
+        for i, j in places
+        if counts[i, j]
+    ]
+
+
+def staleness_table(schedule: Schedule) -> tuple[ReadAges, ...]:
+    """How old, in epochs, remote rows, their gradients and snapshots are when they are read; one entry per op, over all
     ranks; of snapshots, one over all slots."""
     ages: dict[tuple[str, str], set[int]] = {}
     for read in staleness(schedule):
@@ -85,4 +436,4 @@ def staleness_table(schedule: Schedule) -> list[dict[str, Any]]:
             ages.setdefault((read.op, read.buffer), set()).update(read.ages)
         elif len(op.index) > 1 and all(writer.carries for writer in schedule.writers(read.rank, read.buffer)):
             ages.setdefault((f"{op.name.rpartition('.')[0]}.*", read.buffer), set()).update(read.ages)
-    return [{"op": op, "reads": buffer, "ages": sorted(found)} for (op, buffer), found in ages.items()]
+    return tuple(ReadAges(op=op, reads=buffer, ages=tuple(sorted(read))) for (op, buffer), read in ages.items())

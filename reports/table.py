@@ -5,7 +5,11 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Summary = dict[str, Any]
+from halocast.reports.comparison import Failure
+from halocast.reports.critical import Share, StepKind
+from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
+
+Line = Summary | Failure  # of a table: figures, or the reason why there are none
 SHOWN = 3  # entries of the critical path, and links
 
 
@@ -25,103 +29,116 @@ def size(num_bytes: float) -> str:
     raise AssertionError
 
 
-def ages(rows: Sequence[Summary]) -> str:
-    found = sorted({age for row in rows for age in row["ages"]})
-    if not found:
+def used_of(memory: MemoryFigures) -> str:
+    """Bytes of the fullest device beside what it has."""
+    return f"{size(memory.memory_bytes)} of {size(memory.device_memory_bytes)}"
+
+
+def ages(reads: Sequence[ReadAges]) -> str:
+    """The youngest and the oldest age, in epochs, of some reads."""
+    return age_range(all_ages(reads))
+
+
+def age_range(sorted_ages: Sequence[int]) -> str:
+    """Ages from the youngest to the oldest, in few letters."""
+    if not sorted_ages:
         return "-"
-    return str(found[0]) if len(found) == 1 else f"{found[0]}..{found[-1]}"
+    first, last = sorted_ages[0], sorted_ages[-1]
+    return str(first) if first == last else f"{first}..{last}"
 
 
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
-    ("method", lambda s: str(s["method"])),
-    ("how", lambda s: str(s["source"])),
-    ("on", lambda s: str(s["cluster"])),
-    ("ranks", lambda s: str(s["ranks"])),
-    ("epoch", lambda s: seconds(s["epoch_s"])),
-    ("compute", lambda s: seconds(s["compute_s"])),
-    ("exposed comm", lambda s: seconds(s["exposed_comm_s"])),
-    ("hidden comm", lambda s: seconds(s["hidden_comm_s"])),
-    ("reduce", lambda s: seconds(s["reduce_s"])),
-    ("wait", lambda s: seconds(s["wait_s"])),
-    ("bubble", lambda s: seconds(s["bubble_s"])),
-    ("traffic", lambda s: size(s["bytes_total"])),
-    ("memory", lambda s: size(s["peak_memory_bytes"])),
-    ("stale", lambda s: ages(s["staleness"])),
+    ("method", lambda s: s.method),
+    ("how", lambda s: s.source),
+    ("on", lambda s: s.cluster),
+    ("ranks", lambda s: str(s.ranks)),
+    ("epoch", lambda s: seconds(s.epoch_s)),
+    ("compute", lambda s: seconds(s.compute_s)),
+    ("exposed comm", lambda s: seconds(s.exposed_comm_s)),
+    ("hidden comm", lambda s: seconds(s.hidden_comm_s)),
+    ("reduce", lambda s: seconds(s.reduce_s)),
+    ("wait", lambda s: seconds(s.wait_s)),
+    ("bubble", lambda s: seconds(s.bubble_s)),
+    ("traffic", lambda s: size(s.bytes_total)),
+    ("memory", lambda s: size(s.peak_memory_bytes)),
+    ("stale", lambda s: ages(s.staleness)),
 )
 
 
 def band(summary: Summary) -> str:
     """Between which times an epoch really lies, as far as measured cases tell."""
-    if summary["source"] == "executed":
-        return "measured"
-    found = summary.get("band")
-    return f"{seconds(found['low_s'])} .. {seconds(found['high_s'])}" if found else "not known"
+    if summary.is_run:
+        return summary.how
+    known = summary.known_band
+    return f"{seconds(known.low_s)} .. {seconds(known.high_s)}" if known else "not known"
 
 
-def columns(summaries: Sequence[Summary]) -> list[tuple[str, Callable[[Summary], str]]]:
-    """The error band is told where somebody looked for one."""
+def columns(lines: Sequence[Line]) -> list[tuple[str, Callable[[Summary], str]]]:
+    """The columns of a table; the error band is one where somebody looked for it."""
     after_epoch = 1 + [name for name, _ in COLUMNS].index("epoch")
-    told = [("error band", band)] if any("band" in summary for summary in summaries) else []
-    return [*COLUMNS[:after_epoch], *told, *COLUMNS[after_epoch:]]
+    bands = [("error band", band)] if any(isinstance(line, Summary) and line.band is not None for line in lines) else []
+    return [*COLUMNS[:after_epoch], *bands, *COLUMNS[after_epoch:]]
 
 
-def is_failed(summary: Summary) -> bool:
-    """A row that has a reason instead of figures."""
-    return "reason" in summary
+def cells(lines: Sequence[Line]) -> list[list[str]]:
+    """The head and a row per line; one without figures gives its reason in place of them."""
+    shown = columns(lines)
+    return [[name for name, _ in shown], *(_row(line, [figure for _, figure in shown]) for line in lines)]
 
 
-def cells(summaries: Sequence[Summary]) -> list[list[str]]:
-    """The head and a row per summary; one without figures gives its reason in place of them."""
-    shown = columns(summaries)
-    rows = [[name for name, _ in shown]]
-    for summary in summaries:
-        if is_failed(summary):
-            told = [summary["method"], summary["source"], summary["cluster"], summary["reason"]]
-            rows.append([*told, *[""] * (len(shown) - len(told))])
-        else:
-            rows.append([make(summary) for _, make in shown])
-    return rows
+def _row(line: Line, figures: Sequence[Callable[[Summary], str]]) -> list[str]:
+    if isinstance(line, Summary):
+        return [figure(line) for figure in figures]
+    reason = [line.method, line.source, line.cluster, line.reason]
+    return [*reason, *[""] * (len(figures) - len(reason))]
 
 
 def insights(summary: Summary) -> str:
     """In one line: what determines the epoch, which links are busiest, how much communication was hidden."""
+    band_bytes = summary.drawn.drawn_bytes_band if summary.drawn else ()
     said = {
-        "critical path": ", ".join(_part(part) for part in summary.get("critical_path", [])[:SHOWN]),
+        "critical path": ", ".join(_share(share) for share in (summary.critical_path or ())[:SHOWN]),
         "busiest links": ", ".join(_busiest(summary)[:SHOWN]),
-        "communication hidden": f"{summary['overlap_efficiency']:.0%}" if summary["bytes_total"] else "",
-        "drawn traffic, 95 % of epochs": " to ".join(map(size, summary.get("drawn_bytes_band", []))),
+        "communication hidden": f"{summary.overlap_efficiency:.0%}" if summary.bytes_total else "",
+        "drawn traffic, 95 % of epochs": " to ".join(map(size, band_bytes)),
     }
     return "; ".join(f"{name}: {text}" for name, text in said.items() if text)
 
 
-def _part(part: Summary) -> str:
-    aside = " (overhead)" if part["kind"] == "overhead" else ""
-    return f"{part['op']} on rank {part['rank']}{aside} {part['share']:.0%}"
+def _share(share: Share) -> str:
+    aside = " (overhead)" if share.kind is StepKind.OVERHEAD else ""
+    return f"{share.op} on rank {share.rank}{aside} {share.share:.0%}"
 
 
 def _busiest(summary: Summary) -> list[str]:
-    """By mean utilisation, or by bytes where the load over time was not recorded."""
-    if used := summary.get("link_utilisation"):
-        return [f"{name} {use['mean']:.0%}" for name, use in used.items()]
-    return [f"{name} {size(num_bytes)}" for name, num_bytes in summary.get("bytes_by_link", {}).items()]
+    """The busiest links by mean utilisation, or by bytes where the load over time was not recorded."""
+    load = summary.link_load
+    if load is None:
+        return []
+    if load.link_utilisation:
+        return [f"{name} {use.mean:.0%}" for name, use in load.link_utilisation.items()]
+    return [f"{name} {size(num_bytes)}" for name, num_bytes in load.bytes_by_link.items()]
 
 
-def constants(summary: Summary) -> str:
+def constants(basis: Basis) -> str:
     """Where the numbers behind a prediction come from."""
-    profile = summary.get("calibrated")
-    return f"calibrated: {profile}" if profile else f"constants, not calibrated: {summary['constants']}"
+    return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
-def text_table(summaries: Sequence[Summary]) -> str:
-    """A row per summary, and below the table its insights or its reason, and warnings."""
-    told = [f"{s['method']}, {s['source']} on {s['cluster']}: {s.get('reason') or insights(s)}" for s in summaries]
-    rows = cells([summary for summary in summaries if not is_failed(summary)])
-    return "\n".join([aligned(rows), "", *told, *warnings(summaries)])
+def text_table(lines: Sequence[Line]) -> str:
+    """A row per summary, and below the table its insights or the reason why there is none, and warnings."""
+    remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
+    summaries = [line for line in lines if isinstance(line, Summary)]
+    return "\n".join([aligned(cells(summaries)), "", *remarks, *warnings(summaries)])
+
+
+def _remark(line: Line) -> str:
+    return insights(line) if isinstance(line, Summary) else line.reason
 
 
 def warnings(summaries: Sequence[Summary]) -> list[str]:
     """What methods say about their own limits, each once."""
-    return list(dict.fromkeys(f"warning: {s['method']}: {text}" for s in summaries for text in s.get("warnings", [])))
+    return list(dict.fromkeys(f"warning: {s.method}: {text}" for s in summaries for text in s.warnings))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
@@ -131,8 +148,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
-def markdown_table(summaries: Sequence[Summary]) -> str:
-    head, *rows = cells(summaries)
+def markdown_table(lines: Sequence[Line]) -> str:
+    """A row per summary, and one for what could not be compared."""
+    head, *rows = cells(lines)
     return markdown_rows([head, ["---"] * len(head), *rows])
 
 
@@ -140,12 +158,12 @@ def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
-def csv_table(summaries: Sequence[Summary]) -> str:
-    """Every plain figure of the summaries in SI units; lists and tables stay in the JSON."""
-    rows = [s | {f"band_{key}": value for key, value in (s.get("band") or {}).items()} for s in summaries]
-    keys = dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, dict | list) and k != "band")
+def csv_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Every plain figure of some rows in SI units; lists and tables stay in the JSON."""
+    flat = [row | {f"band_{key}": value for key, value in (row.get("band") or {}).items()} for row in rows]
+    keys = dict.fromkeys(k for row in flat for k, v in row.items() if not isinstance(v, dict | list) and k != "band")
     out = io.StringIO()
     writer = csv.DictWriter(out, list(keys), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(flat)
     return out.getvalue()

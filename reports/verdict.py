@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from halocast.reports.comparison import Comparison, Result, fastest_first
 from halocast.reports.metrics import PARTS
-from halocast.reports.table import Summary, ages, seconds, size
+from halocast.reports.summary import Summary
+from halocast.reports.table import ages, seconds, used_of
 
 LABELS = {
     "compute_s": "compute",
@@ -25,19 +26,21 @@ LIMITS = {
 def verdict(comparison: Comparison) -> str:
     """Two sentences; method names stand between double asterisks, as in Markdown."""
     ordered = fastest_first(comparison.predicted)
-    fitting = [result for result in ordered if result.summary.get("fits", True)]
+    fitting = [result for result in ordered if result.summary.fits]
     if not fitting:
         return _nothing_fits(ordered)
     return f"{_fastest(fitting, comparison)} {_how_sure(fitting)}"
 
 
 def _nothing_fits(ordered: Sequence[Result]) -> str:
-    least = min((r.summary for r in ordered), key=lambda s: s["memory_bytes"], default=None)
-    if least is None:
+    used = [(result.summary.memory, result.method) for result in ordered]
+    found = [(memory, method) for memory, method in used if memory is not None]
+    if not found:
         return "No method could be predicted."
+    memory, method = min(found, key=lambda item: item[0].memory_bytes)
     return (
-        f"No method fits in the memory of the devices. **{least['method']}** comes nearest, with "
-        f"{size(least['memory_bytes'])} of {size(least['device_memory_bytes'])} on rank {least['memory_rank']}."
+        f"No method fits in the memory of the devices. **{method}** comes nearest, with "
+        f"{used_of(memory)} on rank {memory.memory_rank}."
     )
 
 
@@ -46,9 +49,9 @@ def _fastest(fitting: Sequence[Result], comparison: Comparison) -> str:
     num_methods = len(comparison.predicted)
     fastest = "the fastest" if len(fitting) == num_methods else "the fastest that fits"
     of = f"{fastest} of {num_methods} methods" if num_methods > 1 else "predicted"
-    where = f"on {best['cluster']} with {ranks(best['ranks'])}"
+    where = f"on {best.cluster} with {ranks(best.ranks)}"
     return (
-        f"**{best['method']}** is {of} {where}: {seconds(best['epoch_s'])} per epoch{_lead(fitting, comparison)}, "
+        f"**{best.method}** is {of} {where}: {seconds(best.epoch_s)} per epoch{_lead(fitting, comparison)}, "
         f"limited by {limit(best)}."
     )
 
@@ -60,53 +63,53 @@ def _lead(fitting: Sequence[Result], comparison: Comparison) -> str:
     if first is not best and first not in fitting[1:2]:
         others.append(("", first))
     told = [
-        f"{result.summary['epoch_s'] / best.summary['epoch_s']:.3g} times as fast as {aside}**{result.method}**"
+        f"{result.summary.epoch_s / best.summary.epoch_s:.3g} times as fast as {aside}**{result.method}**"
         for aside, result in others
-        if best.summary["epoch_s"] > 0
+        if best.summary.epoch_s > 0
     ]
     return f", {', and '.join(told)}" if told else ""
 
 
 def limit(summary: Summary) -> str:
     """What most of the mean rank's epoch is, and the largest step of the critical path."""
-    part = max(PARTS, key=lambda name: summary[name])
-    share = summary[part] / summary["epoch_s_mean"] if summary["epoch_s_mean"] else 0.0
-    path = summary.get("critical_path", [])
-    longest = f"; {path[0]['op']} alone is {path[0]['share']:.0%} of its critical path" if path else ""
+    part = max(PARTS, key=lambda name: summary.seconds_of(name))
+    share = summary.seconds_of(part) / summary.epoch_s_mean if summary.epoch_s_mean else 0.0
+    path = summary.critical_path
+    longest = f"; {path[0].op} alone is {path[0].share:.0%} of its critical path" if path else ""
     return f"{LIMITS[part]} ({share:.0%} of its epoch{longest})"
 
 
 def _how_sure(fitting: Sequence[Result]) -> str:
     best = fitting[0].summary
-    used = f"{size(best['memory_bytes'])} of {size(best['device_memory_bytes'])}"
-    return f"It fits in memory ({used} on its fullest device), {_freshness(best)}, and {_certainty(fitting)}."
+    used = f" ({used_of(best.memory)} on its fullest device)" if best.memory else ""
+    return f"It fits in memory{used}, {_freshness(best)}, and {_certainty(fitting)}."
 
 
 def _freshness(summary: Summary) -> str:
-    found = sorted({age for row in summary["staleness"] for age in row["ages"]})
-    if not found or found[-1] == 0:
-        return "reads only fresh rows" if found else "exchanges no halo rows"
-    plural = "epoch" if found == [1] else "epochs"
-    return f"reads rows {ages(summary['staleness'])} {plural} old, which may cost accuracy"
+    if not summary.ages or summary.ages[-1] == 0:
+        return "reads only fresh rows" if summary.ages else "exchanges no halo rows"
+    plural = "epoch" if summary.ages == [1] else "epochs"
+    return f"reads rows {ages(summary.staleness)} {plural} old, which may cost accuracy"
 
 
 def _certainty(fitting: Sequence[Result]) -> str:
     best = fitting[0].summary
-    basis = "calibrated constants" if best.get("calibrated") else "constants not calibrated on the machine"
-    band = best.get("band")
+    calibrated = best.basis is not None and best.basis.calibrated
+    basis = "calibrated constants" if calibrated else "constants not calibrated on the machine"
+    band = best.known_band
     if not band:
         return f"its error is not known ({basis})"
-    sure = f"such predictions put its epoch between {seconds(band['low_s'])} and {seconds(band['high_s'])}"
-    rivals = [r.method for r in fitting[1:] if _low(r.summary) < band["high_s"]]
+    sure = f"such predictions put its epoch between {seconds(band.low_s)} and {seconds(band.high_s)}"
+    rivals = [r.method for r in fitting[1:] if _low(r.summary) < band.high_s]
     if not rivals:
-        return f"{sure} ({band['basis']}), clear of every other method"
+        return f"{sure} ({band.basis}), clear of every other method"
     also = f"**{rivals[0]}**" if len(rivals) == 1 else f"{len(rivals)} others, **{rivals[0]}** among them,"
-    return f"{sure} ({band['basis']}), so {also} may be as fast"
+    return f"{sure} ({band.basis}), so {also} may be as fast"
 
 
 def _low(summary: Summary) -> float:
-    band = summary.get("band")
-    return float(band["low_s"] if band else summary["epoch_s"])
+    band = summary.known_band
+    return band.low_s if band else summary.epoch_s
 
 
 def ranks(number: int) -> str:

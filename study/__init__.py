@@ -7,7 +7,7 @@
     from halocast.study import sweep
 
     scenario = Scenario.load("demo", "graph.dataset=reddit", "cluster.gpus=4")
-    predict(scenario).summary["epoch_s"]                           # seconds
+    predict(scenario).summary.epoch_s                              # seconds
     sweep(scenario, {"cluster.gpus": [2, 4, 8]}).frame()           # a pandas frame
 
 `make_plan` ranks what a scenario's [plan] allows, `what_if` and `break_even` say what would help and where one method

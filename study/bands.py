@@ -20,6 +20,7 @@ import numpy as np
 from halocast.base.errors import InputError
 from halocast.base.records import convert
 from halocast.cluster.catalogue import Transport
+from halocast.reports.summary import Summary
 from halocast.study.testbeds import load_testbed
 
 ANY = "any"
@@ -32,6 +33,12 @@ class Sure(StrEnum):
 
     CALIBRATED = "calibrated"
     SPEC = "spec"
+
+
+def sure_of(summary: Summary) -> Sure:
+    """Whether a prediction's constants were measured."""
+    calibrated = summary.basis is not None and summary.basis.calibrated
+    return Sure.CALIBRATED if calibrated else Sure.SPEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ def _try(scenario: Scenario) -> Tried:
         return Tried(scenario=scenario, reason=str(error))
     summary = found.summary
     return Tried(
-        scenario=scenario, epoch_s=summary["epoch_s"], memory_bytes=summary["memory_bytes"], fits=summary["fits"]
+        scenario=scenario, epoch_s=summary.epoch_s, memory_bytes=summary.device_memory.memory_bytes, fits=summary.fits
     )
 
 

@@ -1,14 +1,13 @@
 """The prediction of one scenario: simulate its schedule on its cluster and summarise the trace."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
-from halocast.reports.summary import summarise
+from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import Rare, spread_rare, steady_epochs
 from halocast.schedule.trace import Trace
@@ -30,7 +29,7 @@ class Prediction:
     workload: Workload
     cluster: Cluster
     trace: Trace
-    summary: dict[str, Any]
+    summary: Summary
 
 
 def predict(
@@ -81,19 +80,22 @@ def predict_on(
     schedule = workload.schedule
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
-    summary |= {
-        "cluster": cluster.name,
-        "hosts": cluster.num_hosts,
-        "transport": str(cluster.transport),
-        "device": cluster.device(0).name,
-        "sizes": workload.halo.source,
-        "links": trace.meta["links"],
-        "constants": cluster.source,
-        "calibrated": calibration(cluster),
-        "outside_range": outside_range(schedule, cluster),
-        **_memory_summary(memories, schedule, cluster),
-        **_price(cluster, float(summary["epoch_s"])),
-    }
+    summary = replace(
+        summary,
+        cluster=cluster.name,
+        hosts=cluster.num_hosts,
+        transport=str(cluster.transport),
+        basis=Basis(
+            device=cluster.device(0).name,
+            sizes=workload.halo.source,
+            links=trace.meta["links"],
+            constants=cluster.source,
+            calibrated=calibration(cluster),
+            outside_range=tuple(outside_range(schedule, cluster)),
+        ),
+        memory=_memory_figures(memories, schedule, cluster),
+        price=_price(cluster, summary.epoch_s),
+    )
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
 
 
@@ -110,15 +112,15 @@ def _shares(
     return found
 
 
-def _price(cluster: Cluster, epoch_s: float) -> dict[str, Any]:
-    """What an epoch costs where hosts are rented whole; nothing where the cluster's file has no price."""
+def _price(cluster: Cluster, epoch_s: float) -> EpochPrice | None:
+    """What an epoch costs where hosts are rented whole; None where the cluster's file has no price."""
     if cluster.price is None:
-        return {}
-    return {
-        "price_per_epoch": cluster.price.per_host_hour * cluster.num_hosts * epoch_s / 3600,
-        "currency": cluster.price.currency,
-        "price_date": cluster.price.date,
-    }
+        return None
+    return EpochPrice(
+        price_per_epoch=cluster.price.per_host_hour * cluster.num_hosts * epoch_s / 3600,
+        currency=cluster.price.currency,
+        price_date=cluster.price.date,
+    )
 
 
 def calibration(cluster: Cluster) -> str | None:
@@ -127,21 +129,20 @@ def calibration(cluster: Cluster) -> str | None:
     return None if measured is None else measured.source
 
 
-def fit_summary(schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
+def memory_figures(schedule: Schedule, cluster: Cluster) -> MemoryFigures:
     """Whether a schedule fits in its devices' memory, and what fills it; known without a simulation."""
     memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    return _memory_summary(memories, schedule, cluster)
+    return _memory_figures(memories, schedule, cluster)
 
 
-def _memory_summary(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> dict[str, Any]:
-    """Whether everything fits, told of the rank with the least head-room."""
+def _memory_figures(memories: list[DeviceMemory], schedule: Schedule, cluster: Cluster) -> MemoryFigures:
     worst = tightest(memories)
-    return {
-        "fits": worst.fits,
-        "memory_rank": worst.rank,
-        "memory_bytes": worst.total_bytes,
-        "memory_at": worst.at,
-        "device_memory_bytes": worst.capacity_bytes,
-        "largest_buffers": [list(item) for item in worst.contributors[:LARGEST]],
-        "pinned_host_bytes": max(pinned_bytes(schedule, cluster)),
-    }
+    return MemoryFigures(
+        fits=worst.fits,
+        memory_rank=worst.rank,
+        memory_bytes=worst.total_bytes,
+        memory_at=worst.at,
+        device_memory_bytes=worst.capacity_bytes,
+        largest_buffers=tuple(worst.contributors[:LARGEST]),
+        pinned_host_bytes=max(pinned_bytes(schedule, cluster)),
+    )

@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
+from halocast.reports.summary import Summary, as_flat
 from halocast.study.pipelines import settled
 from halocast.study.predict import predict
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
-from halocast.study.screen import screen
+from halocast.study.screen import Screened, screen
 from halocast.study.version import prediction_version
 
 Answer = dict[str, Any]  # state; result: figures, or the reason why there are none
@@ -30,15 +31,15 @@ def answer(tables: Tables) -> Answer:
         found = TASKS[tables.get("task", PREDICT)](scenario)
     except (InputError, RunError, MemoryError) as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
-    return {"state": State.DONE, "result": found}
+    return {"state": State.DONE, "result": as_flat(found)}
 
 
-def _predict(scenario: Scenario) -> dict[str, Any]:
+def _predict(scenario: Scenario) -> Summary:
     return predict(scenario, lean=True).summary
 
 
 PREDICT, SCREEN = "predict", "screen"
-TASKS: Mapping[str, Callable[[Scenario], dict[str, Any]]] = MappingProxyType({PREDICT: _predict, SCREEN: screen})
+TASKS: Mapping[str, Callable[[Scenario], Summary | Screened]] = MappingProxyType({PREDICT: _predict, SCREEN: screen})
 
 
 def answer_as(version: str, tables: Tables) -> Answer:

@@ -171,10 +171,10 @@ def figures_of(prediction: Prediction, setting: Setting) -> Figures:
 
 def _times(prediction: Prediction) -> Figures:
     schedule, summary = prediction.workload.schedule, prediction.summary
-    ranks = timers(prediction.trace, schedule, summary["warmup_epochs"])
+    ranks = timers(prediction.trace, schedule, summary.warmup_epochs)
     computes = [rank.compute_s for rank in ranks]
     graph, layer = _waited(ranks, *HALO_WAITS), _waited(ranks, *LAYER_WAITS)
-    reduce_s, epoch_s = _waited(ranks, Kind.ALLREDUCE), float(summary["epoch_s"])
+    reduce_s, epoch_s = _waited(ranks, Kind.ALLREDUCE), summary.epoch_s
     return {
         "epoch_s": epoch_s,
         "throughput": 1 / epoch_s,
@@ -206,7 +206,7 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
     schedule = prediction.workload.schedule
     kinds = {op.name: op.kind for op in schedule.ops}
     by_kind: dict[Kind, float] = defaultdict(float)
-    for op, num_bytes in prediction.summary["bytes_per_epoch_by_op"].items():
+    for op, num_bytes in prediction.summary.bytes_per_epoch_by_op.items():
         by_kind[kinds[op]] += num_bytes
     total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
     return {

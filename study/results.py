@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from halocast.base.errors import InputError, RunError
+from halocast.reports.summary import Summary
 
 APPLICATION_ID = 0x48414C4F  # says that a file is ours
 FORMAT = 1
@@ -55,8 +56,13 @@ class Stored:
 
     key: str
     state: State
-    figures: dict[str, Any]
+    figures: dict[str, Any]  # as JSON; empty if there are none
     reason: str = ""
+
+    @property
+    def summary(self) -> Summary | None:
+        """The figures of a prediction, read back."""
+        return Summary.from_dict(self.figures) if self.figures else None
 
 
 class ResultFile:

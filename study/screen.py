@@ -1,29 +1,41 @@
 """What can be said of a scenario without simulating it: whether it fits, and how fast it is at best."""
 
 from collections import defaultdict
-from typing import Any
+from dataclasses import dataclass
 
 from halocast.cluster.catalogue import Cluster
+from halocast.reports.summary import MemoryFigures
 from halocast.schedule.ir import Lane, Schedule
 from halocast.sim.cost import op_seconds
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster
-from halocast.study.predict import fit_summary
+from halocast.study.predict import memory_figures
 from halocast.study.scenario import Scenario
 from halocast.study.workload import prepare
 
 
-def screen(scenario: Scenario) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screened:
+    """What is known of a scenario before its prediction."""
+
+    bound_s: float
+    ranks: int
+    hosts: int
+    price_per_s: float | None  # none where the cluster has no price
+    memory: MemoryFigures
+
+
+def screen(scenario: Scenario) -> Screened:
     """Memory and a bound of the epoch: what the busiest compute lane does alone, ops one after the other."""
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks)
-    return {
-        "bound_s": bound_s(workload.schedule, cluster, scenario.world.world),
-        "ranks": cluster.num_ranks,
-        "hosts": cluster.num_hosts,
-        "price_per_s": None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
-        **fit_summary(workload.schedule, cluster),
-    }
+    return Screened(
+        bound_s=bound_s(workload.schedule, cluster, scenario.world.world),
+        ranks=cluster.num_ranks,
+        hosts=cluster.num_hosts,
+        price_per_s=None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
+        memory=memory_figures(workload.schedule, cluster),
+    )
 
 
 def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:

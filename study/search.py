@@ -6,18 +6,20 @@ was found needs no simulation, and the answer is the same as if everything had b
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.study.bands import Band, Sure, band_for
+from halocast.reports.summary import MemoryFigures, Summary, from_flat
+from halocast.study.bands import Band, Sure, band_for, sure_of
 from halocast.study.pool import Pool
 from halocast.study.predictor import SCREEN
 from halocast.study.results import ResultFile, State
 from halocast.study.runs import complete, job_of
+from halocast.study.screen import Screened
 from halocast.study.space import Candidate
 
 Tell = Callable[[str, int, int, str], None]  # what is done, how many, of how many, the best so far
@@ -35,19 +37,25 @@ class Choice:
     """A candidate with what is known of it: before its prediction only bounds and memory."""
 
     candidate: Candidate
-    screened: Mapping[str, Any]
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    screened: Screened
+    figures: Summary | None = None
 
     @property
     def epoch_s(self) -> float:
-        """Predicted, or at least."""
-        return float(self.figures.get("epoch_s", self.screened["bound_s"]))
+        """The predicted epoch, or before its prediction the least that it can be."""
+        return self.screened.bound_s if self.figures is None else self.figures.epoch_s
+
+    @property
+    def predicted(self) -> Summary:
+        """The figures of a choice of a plan, all of which were predicted."""
+        assert self.figures is not None, self.candidate.label
+        return self.figures
 
     @property
     def price(self) -> float | None:
-        """Of an epoch, predicted or at least; none where the cluster has no price."""
-        rate = self.screened["price_per_s"]
-        return None if rate is None else float(rate) * self.epoch_s
+        """The price of an epoch, predicted or at least; none where the cluster has no price."""
+        rate = self.screened.price_per_s
+        return None if rate is None else rate * self.epoch_s
 
     @property
     def gpus(self) -> int:
@@ -55,20 +63,21 @@ class Choice:
 
     @property
     def headroom_bytes(self) -> int:
-        return int(self.screened["device_memory_bytes"] - self.screened["memory_bytes"])
+        memory = self.screened.memory
+        return memory.device_memory_bytes - memory.memory_bytes
 
     @property
     def ages(self) -> list[int]:
         """How old, in epochs, rows of others are when they are read."""
-        return sorted({age for row in self.figures["staleness"] for age in row["ages"]})
+        return self.predicted.ages
 
     @property
     def sure(self) -> Sure:
-        return Sure.CALIBRATED if self.figures.get("calibrated") else Sure.SPEC
+        return sure_of(self.predicted)
 
     def band(self, bands: Iterable[Band]) -> Band | None:
-        figures = self.figures
-        return band_for(bands, self.sure, figures["cluster"], figures["transport"], self.candidate.method)
+        figures = self.predicted
+        return band_for(bands, self.sure, figures.cluster, figures.transport, self.candidate.method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +103,7 @@ class Goal:
 
     def too_stale(self, choice: Choice) -> bool:
         """Known when it is predicted."""
-        if self.max_staleness is None or not choice.figures:
+        if self.max_staleness is None or choice.figures is None:
             return False
         return bool(choice.ages) and choice.ages[-1] > self.max_staleness
 
@@ -199,17 +208,19 @@ def _screen(
         known = stored[job.key]
         if known.state is State.REFUSED:
             dropped.append((candidate, known.reason))
-        elif not known.figures["fits"]:
-            dropped.append((candidate, _too_large(known.figures)))
+            continue
+        screened = from_flat(Screened, known.figures)
+        if screened.memory.fits:
+            choices.append(Choice(candidate=candidate, screened=screened))
         else:
-            choices.append(Choice(candidate=candidate, screened=known.figures))
+            dropped.append((candidate, _too_large(screened.memory)))
     return choices, dropped
 
 
-def _too_large(figures: Mapping[str, Any]) -> str:
-    used, have = (figures[key] / 1e9 for key in ("memory_bytes", "device_memory_bytes"))
-    largest = ", ".join(f"{name} {num_bytes / 1e9:.2g} GB" for name, num_bytes in figures["largest_buffers"][:2])
-    return f"does not fit: {used:.3g} of {have:.3g} GB on rank {figures['memory_rank']} (largest: {largest})"
+def _too_large(memory: MemoryFigures) -> str:
+    used, have = memory.memory_bytes / 1e9, memory.device_memory_bytes / 1e9
+    largest = ", ".join(f"{name} {num_bytes / 1e9:.2g} GB" for name, num_bytes in memory.largest_buffers[:2])
+    return f"does not fit: {used:.3g} of {have:.3g} GB on rank {memory.memory_rank} (largest: {largest})"
 
 
 class _Search:
@@ -271,7 +282,7 @@ class _Search:
         for choice, job in zip(batch, jobs, strict=True):
             known = stored[job.key]
             if known.state is State.DONE:
-                self.done.append(replace(choice, figures=known.figures))
+                self.done.append(replace(choice, figures=known.summary))
                 self._note(self.done[-1])
             else:
                 self.failed.append((choice.candidate, known.reason))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.methods import METHODS
+from halocast.reports.summary import Summary
 from halocast.study.pool import open_pool
 from halocast.study.results import ResultFile, State, Stored
 from halocast.study.runs import Job, Progress, complete, job_of
@@ -31,14 +32,14 @@ class Row:
 
     values: Values
     state: State
-    figures: dict[str, Any]
+    figures: Summary | None
     reason: str
     scenario: dict[str, Any]
 
     def flat(self) -> dict[str, Any]:
         """Plain values only: what varies, figures in SI units, the reason."""
-        plain = {key: value for key, value in self.figures.items() if not isinstance(value, dict | list)}
-        return {**self.values, "state": str(self.state), **plain, "reason": self.reason}
+        figures = self.figures.plain_figures() if self.figures else {}
+        return {**self.values, "state": str(self.state), **figures, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ def _records(section: str) -> list[type[Any]]:
 
 
 def _row(values: Values, job: Job, stored: Stored) -> Row:
-    return Row(values=values, state=stored.state, figures=stored.figures, reason=stored.reason, scenario=job.tables)
+    return Row(values=values, state=stored.state, figures=stored.summary, reason=stored.reason, scenario=job.tables)
 
 
 @contextmanager

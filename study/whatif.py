@@ -11,9 +11,10 @@ from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
+from halocast.reports.summary import Summary
 from halocast.study.clusters import scenario_cluster
 from halocast.study.pool import open_pool
-from halocast.study.results import ResultFile, State, Stored
+from halocast.study.results import ResultFile, Stored
 from halocast.study.runs import Progress, complete, job_of
 from halocast.study.scenario import ClusterSection, Scenario, build_scenario, set_key, tables_of
 from halocast.study.sweep import is_whole, key_place, result_path
@@ -28,20 +29,21 @@ class Gain:
     """A resource that was doubled: the epoch then, or why that cannot be had."""
 
     resource: str
-    figures: Mapping[str, Any]
+    figures: Summary | None
     reason: str
     before_s: float
 
     @property
     def speedup(self) -> float | None:
-        return self.before_s / self.figures["epoch_s"] if self.figures else None
+        """How many times as fast the epoch is then."""
+        return self.before_s / self.figures.epoch_s if self.figures else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
     """The scenario as it is, and its gains, the largest first."""
 
-    figures: Mapping[str, Any]
+    figures: Summary
     gains: tuple[Gain, ...]
 
     @property
@@ -80,14 +82,16 @@ def what_if(
     made = {what: job_of(tables_of(one)) for what, one in named.items()}
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
         found = complete(file, made.values(), pool, progress)
-    now = found[made[""].key]
-    require(now.state is State.DONE, now.reason)
-    gains = [_gain(what, found[job.key], now.figures["epoch_s"]) for what, job in made.items() if what]
-    return WhatIf(figures=now.figures, gains=tuple(sorted(gains, key=lambda gain: -(gain.speedup or 0.0))))
+    stored = found[made[""].key]
+    now = stored.summary
+    if now is None:
+        raise InputError(stored.reason)
+    gains = [_gain(what, found[job.key], now.epoch_s) for what, job in made.items() if what]
+    return WhatIf(figures=now, gains=tuple(sorted(gains, key=lambda gain: -(gain.speedup or 0.0))))
 
 
 def _gain(resource: str, stored: Stored, before_s: float) -> Gain:
-    return Gain(resource=resource, figures=stored.figures, reason=stored.reason, before_s=before_s)
+    return Gain(resource=resource, figures=stored.summary, reason=stored.reason, before_s=before_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +201,7 @@ def _options(method: Mapping[str, Any]) -> set[str]:
 
 
 def _epoch(stored: Stored, key: str, value: float) -> float:
-    if stored.state is not State.DONE:
+    summary = stored.summary
+    if summary is None:
         raise InputError(f"{key} = {value:g}: {stored.reason}")
-    return float(stored.figures["epoch_s"])
+    return summary.epoch_s

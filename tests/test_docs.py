@@ -81,13 +81,13 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     names: dict[str, Any] = {"__name__": "lazy"}
     exec(compile(method, "lazy.py", "exec"), names)
     exec(compile(use, "use.py", "exec"), names)
-    assert names["ages"]["forward.1"] == [0, 1, 2]
+    assert names["ages"]["forward.1"] == (0, 1, 2)
     from halocast.cli.execution import run_workload
     from halocast.study.predict import predict_on
 
     exact = predict_on(names["exact"], names["prediction"].cluster)
-    rows = {op: num for op, num in exact.summary["bytes_per_epoch_by_op"].items() if op.startswith("exchange")}
-    third = {op: names["prediction"].summary["bytes_per_epoch_by_op"][op] for op in rows}
+    rows = {op: num for op, num in exact.summary.bytes_per_epoch_by_op.items() if op.startswith("exchange")}
+    third = {op: names["prediction"].summary.bytes_per_epoch_by_op[op] for op in rows}
     assert third == {op: pytest.approx(num / 3) for op, num in rows.items()}
     always = names["lazy"](names["exact"].halo, names["exact"].spec, names["Options"](every=1))
     assert always.ops == names["exact"].schedule.ops

@@ -21,7 +21,7 @@ from halocast.methods.gnnpipe.options import Grouping, Split, min_max, split_lay
 from halocast.methods.gnnpipe.slots import Order, turns
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.reports.metrics import measure
-from halocast.reports.summary import staleness_table
+from halocast.reports.summary import ReadAges, staleness_table
 from halocast.schedule.check import check, staleness
 from halocast.schedule.ir import Kind, Numbers, Schedule
 from halocast.schedule.passes import memory
@@ -149,9 +149,9 @@ def test_snapshots_are_as_old_as_frozen() -> None:
 
 
 def test_summaries_tell_how_old_snapshots_are_once_per_layer() -> None:
-    assert staleness_table(schedule_of(stages=2, freeze=2)) == [
-        {"op": f"forward_chunk.{layer}.*", "reads": f"hist.{layer}", "ages": [1, 2]} for layer in range(1, 6)
-    ]
+    assert staleness_table(schedule_of(stages=2, freeze=2)) == tuple(
+        ReadAges(op=f"forward_chunk.{layer}.*", reads=f"hist.{layer}", ages=(1, 2)) for layer in range(1, 6)
+    )
 
 
 def test_every_stage_holds_the_whole_topology_and_three_tables_per_layer() -> None:

@@ -27,7 +27,7 @@ from halocast.graph.sampling import drawn_counts, self_loops
 from halocast.methods import METHODS
 from halocast.methods.bns import What
 from halocast.models.spec import ModelKind, ModelSpec
-from halocast.reports.drawn import drawn_summary
+from halocast.reports.summary import drawn_traffic
 from halocast.schedule.check import check, problems, staleness
 from halocast.schedule.ir import Kind, Matrix, Numbers, Schedule
 from halocast.schedule.passes import memory, steady_epochs
@@ -218,19 +218,16 @@ def test_the_spread_over_epochs_is_told_per_pair() -> None:
 def test_the_band_of_an_epochs_bytes_is_that_of_independent_pairs() -> None:
     """Of the same draw: ids, rows of three layers forward and of two back, so a row more is 8 + 4 (12 + 4·16) bytes."""
     schedule = make("psc", eps=0.2)
-    summary = drawn_summary(schedule)
-    assert summary["drawn_bytes"] == sum(
-        sent(schedule, op.name) for op in schedule.by_rank[0] if op.kind is Kind.EXCHANGE
-    )
+    drawn = drawn_traffic(schedule)
+    assert drawn is not None
+    assert drawn.drawn_bytes == sum(sent(schedule, op.name) for op in schedule.by_rank[0] if op.kind is Kind.EXCHANGE)
     spread = schedule.matrices[0].spread
     assert spread is not None
     std = (8 + 4 * (12 + 4 * 16)) * float(np.sqrt((spread**2).sum()))
-    assert summary["drawn_bytes_std"] == pytest.approx(std)
-    assert summary["drawn_bytes_band"] == pytest.approx(
-        [summary["drawn_bytes"] - 2 * std, summary["drawn_bytes"] + 2 * std]
-    )
-    assert len([pair for pair in summary["drawn_rows"] if pair["matrix"] == "drawn"]) == 8
-    assert drawn_summary(make("bns")) == {}
+    assert drawn.drawn_bytes_std == pytest.approx(std)
+    assert drawn.drawn_bytes_band == pytest.approx((drawn.drawn_bytes - 2 * std, drawn.drawn_bytes + 2 * std))
+    assert len([pair for pair in drawn.drawn_rows if pair.matrix == "drawn"]) == 8
+    assert drawn_traffic(make("bns")) is None
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])

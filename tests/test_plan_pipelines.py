@@ -22,7 +22,7 @@ def test_the_shortest_epoch_of_all_combinations_is_chosen() -> None:
     chosen = choose_pipeline(scenario)
     assert chosen == min(tried, key=lambda one: one.epoch_s).scenario
     worst = max(one.epoch_s for one in tried)
-    assert predict(chosen).summary["epoch_s"] < 0.9 * worst
+    assert predict(chosen).summary.epoch_s < 0.9 * worst
 
 
 def test_what_the_options_say_stays_and_other_scenarios_are_left_alone() -> None:

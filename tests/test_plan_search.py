@@ -86,7 +86,7 @@ def test_no_epoch_is_shorter_than_its_bound(method: str, cluster: str) -> None:
     settings = [*BASE, f"cluster.name={cluster}", "cluster.gpus=2", f"method.name={method}"]
     found = predict(load_scenario("demo", settings), lean=True)
     least = bound_s(found.workload.schedule, found.cluster, found.workload.scenario.world.world)
-    assert 0 < least <= found.summary["epoch_s"] * (1 + 1e-9)
+    assert 0 < least <= found.summary.epoch_s * (1 + 1e-9)
 
 
 def test_what_does_not_fit_is_dropped_with_the_reason() -> None:

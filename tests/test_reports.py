@@ -1,20 +1,22 @@
 """The meaning of the numbers: an epoch's parts on timelines drawn by hand, tables and reports made from them."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from comparisons import changed, result
 from hypothesis import given
 from hypothesis import strategies as st
 from schedules import PROMISED, legal_schedules, two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
+from halocast.reports.comparison import Failure
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure
 from halocast.reports.network import Utilisation, busy_periods, utilisation
-from halocast.reports.summary import summarise
-from halocast.reports.table import csv_table, insights, markdown_table, seconds, size, text_table
+from halocast.reports.summary import NoBand, Summary, summarise
+from halocast.reports.table import Line, csv_table, insights, markdown_table, seconds, size, text_table
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
 from halocast.schedule.passes import max_cycle_ratio, steady_epochs
 from halocast.schedule.trace import LinkUse, Span, Trace
@@ -124,26 +126,32 @@ def test_a_real_run_drops_a_few_epochs_but_never_all(epochs: int, warmup: int) -
     assert default_warmup(epochs) == warmup
 
 
-def summary(**changes: Any) -> dict[str, Any]:
-    schedule = two_rank_exchange()
-    trace = simulate(schedule, load_cluster("cpu-local"), 3)
-    made = summarise(trace, schedule, 1, [100, 200])
-    extra = {
-        "cluster": "c",
-        "constants": "spec sheet",
-        "sizes": "partition",
-        "memory_bytes": 5,
-        "device_memory_bytes": 300,
-        "fits": True,
-    }
-    return made | extra | changes
+def summary(**changes: Any) -> Summary:
+    return result(**changes).summary
 
 
 def test_a_summary_has_every_promised_key() -> None:
-    made = summary()
-    assert PROMISED | {"compute_s_max", "epoch_s_mean", "overlap_efficiency", "critical_path"} <= set(made)
-    assert made["bytes_total"] == 24
-    json.dumps(made)
+    flat = summary().as_dict()
+    assert PROMISED | {"compute_s_max", "epoch_s_mean", "overlap_efficiency", "critical_path"} <= set(flat)
+    assert flat["bytes_total"] == 24
+    json.dumps(flat)
+
+
+@given(st.builds(Summary, **{one.name: ... for one in fields(Summary)}))
+def test_a_summary_comes_back_from_its_json(made: Summary) -> None:
+    text = json.dumps(made.as_dict())
+    again = Summary.from_dict(json.loads(text))
+    assert json.dumps(again.as_dict()) == text
+    assert again == made or "NaN" in text  # which equals nothing
+
+
+def test_optional_parts_of_a_summary_have_no_keys_and_groups_stand_among_the_others() -> None:
+    flat = replace(summary(), link_load=None, band=NoBand.NOT_KNOWN).as_dict()
+    absent = {"drawn_bytes", "bytes_by_link", "price_per_epoch", "loss", "predicts", "memory", "basis"}
+    assert not absent & set(flat)
+    assert (flat["memory_bytes"], flat["largest_buffers"], flat["calibrated"]) == (200, [["halo", 150]], None)
+    assert flat["band"] is None
+    assert "band" not in summary().as_dict()
 
 
 LINK = LinkUse(name="a > b", bytes_per_s=10, num_bytes=90, times_s=(0, 2, 4, 7, 8), rates=(10, 5, 0, 10, 0))
@@ -177,13 +185,14 @@ def test_a_summary_says_what_determines_the_epoch_and_which_links_are_busiest() 
     busy = replace(quiet, name="c > d", num_bytes=1.0, rates=(9, 0))
     trace = Trace(source="t", num_ranks=2, num_epochs=2, spans=spans, links=(quiet, busy, LINK))
     made = summarise(trace, two_rank_exchange(), 1, [1, 1])
-    assert made["critical_path"] == [
+    flat = made.as_dict()
+    assert flat["critical_path"] == [
         {"rank": 1, "op": "make", "kind": "compute", "seconds": 5, "share": 0.5},
         {"rank": 0, "op": "use", "kind": "compute", "seconds": 4, "share": 0.4},
         {"rank": 0, "op": "swap", "kind": "transfer", "seconds": 1, "share": 0.1},
     ]
-    assert made["bytes_by_link"] == {"a > b": 45, "b > a": 1, "c > d": 0.5}
-    assert made["link_utilisation"] == {
+    assert flat["bytes_by_link"] == {"a > b": 45, "b > a": 1, "c > d": 0.5}
+    assert flat["link_utilisation"] == {
         "c > d": {"mean": 0.09, "max": 0.9},
         "b > a": {"mean": 0.02, "max": 0.2},
         "a > b": {"mean": 0.0, "max": 0.0},
@@ -195,9 +204,9 @@ def test_what_determines_the_epoch_is_told_in_one_line() -> None:
         ("use", 0, "compute", 0.5),
         ("swap", 1, "transfer", 0.25),
         ("use", 1, "overhead", 0.15),
-        ("x", 0, "y", 0.1),
+        ("x", 0, "compute", 0.1),
     ]
-    path = [{"op": op, "rank": rank, "kind": kind, "share": share} for op, rank, kind, share in parts]
+    path = [{"op": op, "rank": rank, "kind": kind, "seconds": 1, "share": share} for op, rank, kind, share in parts]
     made = summary(critical_path=path, link_utilisation={"a > b": {"mean": 0.875, "max": 1}}, overlap_efficiency=0.5)
     told = (
         "critical path: use on rank 0 50%, swap on rank 1 25%, use on rank 1 (overhead) 15%; "
@@ -205,7 +214,7 @@ def test_what_determines_the_epoch_is_told_in_one_line() -> None:
     )
     assert insights(made) == told
     assert text_table([made]).splitlines()[-1] == f", simulated on c: {told}"
-    without_load = made | {"link_utilisation": {}, "bytes_by_link": {"a > b": 1500}}
+    without_load = changed(made, {"link_utilisation": {}, "bytes_by_link": {"a > b": 1500}})
     assert "busiest links: a > b 1.5 kB;" in insights(without_load)
 
 
@@ -224,15 +233,14 @@ def test_tables_have_a_row_per_summary() -> None:
     rows = [summary(method="a|b"), summary(method="c")]
     assert len(text_table(rows).splitlines()) == 4 + 3  # a blank line, and what determines the epoch of each
     assert "a\\|b" in markdown_table(rows)
-    assert csv_table(rows).splitlines()[1].startswith("a|b,")
+    assert csv_table([row.as_dict() for row in rows]).splitlines()[1].startswith("a|b,")
 
 
 def test_a_row_without_figures_gives_its_reason() -> None:
-    failed = {"method": "late", "source": "failed", "cluster": "c", "reason": "3 stages, but 2 layers"}
-    rows = [summary(method="fine"), failed]
+    rows: list[Line] = [summary(method="fine"), Failure(method="late", cluster="c", reason="3 stages, but 2 layers")]
     assert text_table(rows).splitlines()[-1] == "late, failed on c: 3 stages, but 2 layers"
     assert markdown_table(rows).splitlines()[-1].startswith("| late | failed | c | 3 stages, but 2 layers |  |")
-    assert "late,failed" in csv_table(rows).splitlines()[2]
+    assert "late,failed" in csv_table([row.as_dict() for row in rows]).splitlines()[2]
 
 
 def test_error_bands_are_a_column_where_somebody_looked_for_them() -> None:
@@ -242,4 +250,4 @@ def test_error_bands_are_a_column_where_somebody_looked_for_them() -> None:
     assert "error band" not in head
     told = [line.split("|")[6].strip() for line in markdown_table(rows).splitlines()]
     assert told == ["error band", "---", "2 ms .. 4 ms", "not known", "measured"]
-    assert csv_table(rows).splitlines()[0].endswith("band_low_s,band_high_s,band_basis")
+    assert csv_table([row.as_dict() for row in rows]).splitlines()[0].endswith("band_low_s,band_high_s,band_basis")

@@ -178,7 +178,7 @@ def test_a_lane_is_a_chain_of_data_dependencies_and_an_op_waits_for_what_it_is_a
                 assert all(instances[before] <= reach[node] for node in instances[now])
             for op in lane:
                 for name, lag in op.after:
-                    for epoch in range(made.summary["warmup_epochs"] + lag, made.trace.num_epochs):
+                    for epoch in range(made.summary.warmup_epochs + lag, made.trace.num_epochs):
                         mine, awaited = instances.get((op.name, epoch)), instances.get((name, epoch - lag))
                         if mine and awaited:
                             assert all(awaited <= reach[node] for node in mine)

@@ -44,5 +44,5 @@ def test_a_pipeline_that_renews_snapshots_every_nine_epochs_is_as_fast_as_its_wh
         if span.op.startswith("refresh") and span.epoch == 1:
             copied[span.rank] += span.end_s - span.start_s
     assert max(copied.values()) > 0
-    assert found.summary["epoch_s"] == pytest.approx(whole.epoch_s, abs=sum(copied.values()))
-    assert found.summary["compute_s"] == pytest.approx(whole.mean("compute_s"), rel=1e-3)
+    assert found.summary.epoch_s == pytest.approx(whole.epoch_s, abs=sum(copied.values()))
+    assert found.summary.compute_s == pytest.approx(whole.mean("compute_s"), rel=1e-3)

@@ -29,7 +29,7 @@ def predicted(method: str, gpus: int) -> Prediction:
 
 def communication(prediction: Prediction) -> float:
     """As the paper's timer has it: exchanges including the wait for slower ranks."""
-    return float(prediction.summary["exposed_comm_s"] + prediction.summary["wait_s"])
+    return float(prediction.summary.exposed_comm_s + prediction.summary.wait_s)
 
 
 def allreduce(prediction: Prediction) -> float:
@@ -42,14 +42,14 @@ def allreduce(prediction: Prediction) -> float:
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_a_pipelined_epoch_is_shorter_than_vanillas_communication_alone(gpus: int) -> None:
     """Measured: 0.27 against 0.34 s, and 0.23 against 0.40 s: the pipeline overlaps copies, streams and layers."""
-    assert predicted("pipegcn", gpus).summary["epoch_s"] < communication(predicted("vanilla", gpus))
+    assert predicted("pipegcn", gpus).summary.epoch_s < communication(predicted("vanilla", gpus))
 
 
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_overlapped_compute_is_slower_than_compute_alone(gpus: int) -> None:
     """Measured: 1.4 to 1.5 times (0.25 / 0.17 s and 0.10 / 0.07 s); predicted 1.3 and 1.24, since nothing disturbs
     compute while an exchange is prepared."""
-    inflation = predicted("pipegcn", gpus).summary["compute_s"] / predicted("vanilla", gpus).summary["compute_s"]
+    inflation = predicted("pipegcn", gpus).summary.compute_s / predicted("vanilla", gpus).summary.compute_s
     assert 1.2 <= inflation <= 1.5
 
 
@@ -74,7 +74,7 @@ def test_in_a_pipeline_the_all_reduce_absorbs_contention(gpus: int) -> None:
 )
 def test_epochs_of_the_testbed_its_constants_were_taken_from(method: str, gpus: int, measured_s: float) -> None:
     """Not a test of the model's power: the stream's rate and the slowdown were read off the same table."""
-    assert predicted(method, gpus).summary["epoch_s"] == pytest.approx(measured_s, rel=0.15)
+    assert predicted(method, gpus).summary.epoch_s == pytest.approx(measured_s, rel=0.15)
 
 
 def without_wires(cluster: Cluster) -> Cluster:
@@ -93,8 +93,8 @@ def test_with_unlimited_bandwidth_vanilla_and_the_pipeline_are_the_slowest_ranks
     for method in ("vanilla", "pipegcn"):
         prediction = predicted(method, 4)
         fast = predict_on(prediction.workload, without_wires(prediction.cluster)).summary
-        epochs[method] = fast["epoch_s"]
-        assert fast["exposed_comm_s"] <= 0.02 * fast["epoch_s"]  # packing the rows, which is in the exchange
+        epochs[method] = fast.epoch_s
+        assert fast.exposed_comm_s <= 0.02 * fast.epoch_s  # packing the rows, which is in the exchange
     # vanilla waits for the slowest rank in every layer; the pipeline for the slowest epoch
     assert epochs["pipegcn"] <= epochs["vanilla"] <= 1.05 * epochs["pipegcn"]
 
@@ -115,7 +115,7 @@ def test_more_bandwidth_is_never_slower() -> None:
     epochs = []
     for factor in (0.5, 1.0, 2.0, 4.0):
         gloo = replace(prediction.cluster.gloo, stream_bytes_per_s=factor * prediction.cluster.gloo.stream_bytes_per_s)
-        epochs.append(predict_on(prediction.workload, replace(prediction.cluster, gloo=gloo)).summary["epoch_s"])
+        epochs.append(predict_on(prediction.workload, replace(prediction.cluster, gloo=gloo)).summary.epoch_s)
     assert epochs == sorted(epochs, reverse=True)
 
 

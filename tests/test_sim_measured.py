@@ -24,8 +24,8 @@ def test_the_seconds_of_a_trace_make_the_same_trace_again(predicted: Prediction)
     assert {name for _, name in seconds} >= {"sample_rows", "rebuild", "forward.0", "backward.2", "step"}
     assert not any(name.startswith(("exchange", "allreduce")) for _, name in seconds)
     again = predict_on(predicted.workload, predicted.cluster, measured_s=seconds)
-    assert again.summary["epoch_s"] == pytest.approx(predicted.summary["epoch_s"], rel=1e-9)
-    assert again.summary["exposed_comm_s"] == pytest.approx(predicted.summary["exposed_comm_s"], rel=1e-9)
+    assert again.summary.epoch_s == pytest.approx(predicted.summary.epoch_s, rel=1e-9)
+    assert again.summary.exposed_comm_s == pytest.approx(predicted.summary.exposed_comm_s, rel=1e-9)
 
 
 def test_an_op_takes_the_seconds_that_are_given_and_the_others_their_own(predicted: Prediction) -> None:

@@ -146,11 +146,12 @@ def test_the_rank_with_the_smaller_device_is_the_one_that_does_not_fit() -> None
 def test_a_summary_names_the_tightest_rank_and_its_largest_contributors() -> None:
     chosen = load_scenario(None, ["graph.dataset=reddit", "graph.source=card", "cluster.gpus=4"])
     summary = predict(chosen).summary
-    assert summary["fits"]
-    assert summary["memory_bytes"] == max(summary["peak_memory_bytes_by_rank"])
-    assert summary["peak_memory_bytes_by_rank"][summary["memory_rank"]] == summary["memory_bytes"]
-    assert "context" in dict(summary["largest_buffers"])
-    assert summary["pinned_host_bytes"] > 0
+    used = summary.device_memory
+    assert summary.fits
+    assert used.memory_bytes == max(summary.peak_memory_bytes_by_rank)
+    assert summary.peak_memory_bytes_by_rank[used.memory_rank] == used.memory_bytes
+    assert "context" in dict(used.largest_buffers)
+    assert used.pinned_host_bytes > 0
 
 
 @settings(deadline=None, max_examples=50)

@@ -162,14 +162,17 @@ def test_a_prediction_says_its_profile_and_what_leaves_the_measured_range(tmp_pa
     path = profiles.write(tmp_path / "p.toml", profiles.profile_table(high=5000, high_bytes=1000))
     chosen = ["cluster.name=cpu-local", "cluster.gpus=2", "graph.nodes=400", f"cluster.profile={path}"]
     summary = predict(load_scenario("demo", chosen)).summary
-    assert summary["calibrated"].startswith(str(path))
-    lines = {line.partition(":")[0]: line for line in summary["outside_range"]}
+    assert summary.basis is not None
+    assert str(summary.basis.calibrated).startswith(str(path))
+    lines = {line.partition(":")[0]: line for line in summary.basis.outside_range}
     assert {"dropout", "messages"} <= set(lines)
     assert "outside the measured range, the worst by" in lines["messages"]
     wide = predict(load_scenario("demo", [*chosen, f"cluster.profile={profiles.write(tmp_path / 'q.toml')}"]))
-    assert wide.summary["outside_range"] == []
-    plain = predict(load_scenario("demo", chosen[:3])).summary
-    assert (plain["calibrated"], plain["outside_range"]) == (None, [])
+    assert wide.summary.basis is not None
+    assert wide.summary.basis.outside_range == ()
+    plain = predict(load_scenario("demo", chosen[:3])).summary.basis
+    assert plain is not None
+    assert (plain.calibrated, plain.outside_range) == (None, ())
 
 
 def test_a_scenarios_profile_is_looked_for_beside_the_scenario(tmp_path: Path) -> None:

@@ -113,8 +113,8 @@ def test_a_scenario_says_what_its_world_is() -> None:
     assert world == World(
         speed={1: 0.25}, delays=(Delay(rank=0, low_s=0.5, high_s=0.5),), links={"host 0": 0.5}, seed=3
     )
-    slow = predict(load_scenario("demo", ["world.delay_s={0=[0.5]}"])).summary["epoch_s"]
-    assert slow == pytest.approx(0.5 + predict(load_scenario("demo")).summary["epoch_s"], rel=0.2)
+    slow = predict(load_scenario("demo", ["world.delay_s={0=[0.5]}"])).summary.epoch_s
+    assert slow == pytest.approx(0.5 + predict(load_scenario("demo")).summary.epoch_s, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ def test_the_readmes_python_example_runs() -> None:
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
     values: dict[str, object] = {}
     exec(code, values)
-    assert values["prediction"].summary["ranks"] == 4  # type: ignore[attr-defined]
+    assert values["prediction"].summary.ranks == 4  # type: ignore[attr-defined]
 
 
 def test_one_schedule_two_interpreters(tmp_path: Path) -> None:

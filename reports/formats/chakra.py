@@ -111,7 +111,7 @@ class Export:
         self.result = result
         self.schedule: Schedule = result.schedule
         self.kernel_work = kernel_work or (lambda kernel: (0, 0))
-        self.first_epoch = int(result.summary["warmup_epochs"])
+        self.first_epoch = result.summary.warmup_epochs
         self.pieces = {(op.rank, op.name): tuple(self._pieces(op)) for op in self.schedule.ops}
 
     @cached_property
@@ -145,7 +145,7 @@ class Export:
         told: list[tuple[str, Arm, Value]] = [
             ("method", Arm.STRING, self.result.method),
             ("source", Arm.STRING, self.result.trace.source),
-            ("cluster", Arm.STRING, str(self.result.summary["cluster"])),
+            ("cluster", Arm.STRING, self.result.summary.cluster),
             ("rank", Arm.INT64, rank),
             ("first_epoch", Arm.INT64, self.first_epoch),
             ("num_epochs", Arm.INT64, self.num_epochs),

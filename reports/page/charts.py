@@ -7,11 +7,12 @@ from halocast.reports.comparison import Comparison, Result, ScalePoint, family
 from halocast.reports.critical import last_window
 from halocast.reports.metrics import PARTS
 from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
-from halocast.reports.table import Summary, seconds, size
+from halocast.reports.page.tables import memory_share
+from halocast.reports.summary import MemoryFigures, Summary
+from halocast.reports.table import seconds, size, used_of
 from halocast.reports.verdict import LABELS
 
 Row = dict[str, Any]
-HOW = {"simulated": "predicted", "executed": "measured"}
 MOST_LINKS = 16
 
 
@@ -22,56 +23,59 @@ def epoch_bars(results: Sequence[Result]) -> list[Row]:
 
 
 def _reach(summary: Summary) -> float:
-    band = summary.get("band")
-    return float(max(summary["epoch_s"], summary["epoch_s_mean"], band["high_s"] if band else 0.0))
+    band = summary.known_band
+    return max(summary.epoch_s, summary.epoch_s_mean, band.high_s if band else 0.0)
 
 
 def _bar(result: Result, longest: float) -> Row:
     s = result.summary
-    whole = sum(s[part] for part in PARTS)
+    parts = [(part, s.seconds_of(part)) for part in PARTS]
+    whole = sum(part_s for _, part_s in parts)
     segments = [
         {
             "class": part.removesuffix("_s"),
-            "abs": 100 * s[part] / longest,
-            "rel": 100 * s[part] / whole,
-            "title": f"{LABELS[part]}: {seconds(s[part])} ({s[part] / whole:.0%})",
+            "abs": 100 * part_s / longest,
+            "rel": 100 * part_s / whole,
+            "title": f"{LABELS[part]}: {seconds(part_s)} ({part_s / whole:.0%})",
         }
-        for part in PARTS
-        if s[part] > 0
+        for part, part_s in parts
+        if part_s > 0
     ]
-    band = s.get("band")
+    band = s.known_band
     return {
         "method": result.method,
-        "how": f"{HOW.get(s['source'], s['source'])} on {s['cluster']}",
-        "epoch": seconds(s["epoch_s"]),
+        "how": f"{s.how} on {s.cluster}",
+        "epoch": seconds(s.epoch_s),
         "segments": segments,
-        "band": [100 * band["low_s"] / longest, 100 * band["high_s"] / longest] if band else None,
+        "band": [100 * band.low_s / longest, 100 * band.high_s / longest] if band else None,
     }
 
 
 def memory_bars(results: Sequence[Result]) -> list[Row]:
     """The fullest device of every method against its capacity."""
-    widest = max((max(r.summary["memory_bytes"], r.summary["device_memory_bytes"]) for r in results), default=0)
-    return [_memory(result.summary, widest) for result in results] if widest else []
+    known = [(result.method, result.summary.memory) for result in results]
+    bars = [(method, memory) for method, memory in known if memory is not None]
+    widest = max((max(memory.memory_bytes, memory.device_memory_bytes) for _, memory in bars), default=0)
+    return [_memory(method, memory, widest) for method, memory in bars] if widest else []
 
 
-def _memory(s: Summary, widest: int) -> Row:
+def _memory(method: str, memory: MemoryFigures, widest: int) -> Row:
     return {
-        "method": s["method"],
-        "used": 100 * s["memory_bytes"] / widest,
-        "capacity": 100 * s["device_memory_bytes"] / widest,
-        "fits": s.get("fits", True),
-        "text": f"{size(s['memory_bytes'])} of {size(s['device_memory_bytes'])}",
-        "share": f"{s['memory_bytes'] / s['device_memory_bytes']:.0%}" if s["device_memory_bytes"] else "-",
-        "largest": ", ".join(f"{name} {size(value)}" for name, value in s.get("largest_buffers", [])[:4]),
-        "at": f"rank {s.get('memory_rank', 0)}, at {s.get('memory_at', '')}",
+        "method": method,
+        "used": 100 * memory.memory_bytes / widest,
+        "capacity": 100 * memory.device_memory_bytes / widest,
+        "fits": memory.fits,
+        "text": used_of(memory),
+        "share": memory_share(memory),
+        "largest": ", ".join(f"{name} {size(value)}" for name, value in memory.largest_buffers[:4]),
+        "at": f"rank {memory.memory_rank}, at {memory.memory_at}",
     }
 
 
 def link_table(results: Sequence[Result], most: int = MOST_LINKS) -> Row:
     """Bytes per epoch and mean utilisation of the links that carry most, by method; of all links of a trace."""
     carried = [bytes_by_link(result.trace) for result in results]
-    used = [link_utilisation(r.trace, last_window(r.trace, r.summary["warmup_epochs"])) for r in results]
+    used = [link_utilisation(r.trace, last_window(r.trace, r.summary.warmup_epochs)) for r in results]
     totals: dict[str, float] = {}
     for found in carried:
         for name, num_bytes in found.items():
@@ -98,7 +102,7 @@ def scaling_chart(comparison: Comparison) -> Row:
     methods = list(dict.fromkeys(point.method for point in comparison.scaling))
     return {
         "ranks": sorted({point.ranks for point in comparison.scaling}),
-        "here": comparison.predicted[0].summary["ranks"] if comparison.predicted else 0,
+        "here": comparison.predicted[0].summary.ranks if comparison.predicted else 0,
         "curves": [_curve(method, methods, comparison) for method in methods],
     }
 

@@ -64,11 +64,11 @@ def _epochs(results: tuple[Result, ...]) -> Figure:
     names = [f"{r.method}, {_how(r)}" for r in ordered]
     left = [0.0] * len(ordered)
     for part, colour in zip(PARTS, COLOURS, strict=True):
-        values = [1e3 * r.summary[part] for r in ordered]
+        values = [1e3 * r.summary.seconds_of(part) for r in ordered]
         axis.barh(range(len(ordered)), values, left=left, color=colour, label=LABELS[part])
         left = [a + b for a, b in zip(left, values, strict=True)]
     for place, result in enumerate(ordered):
-        axis.annotate(f" {1e3 * result.summary['epoch_s']:.3g}", (left[place], place), va="center", fontsize="small")
+        axis.annotate(f" {1e3 * result.summary.epoch_s:.3g}", (left[place], place), va="center", fontsize="small")
         _whisker(axis, result, place)
     axis.set_yticks(range(len(ordered)), names)
     axis.set_xlabel("ms per epoch (mean over ranks)")
@@ -78,17 +78,16 @@ def _epochs(results: tuple[Result, ...]) -> Figure:
 
 
 def _how(result: Result) -> str:
-    how = "predicted" if result.summary["source"] == "simulated" else "measured"
-    return f"{how} on {result.summary['cluster']}"
+    return f"{result.summary.how} on {result.summary.cluster}"
 
 
 def _place(result: Result) -> str:
-    return str(result.summary.get("predicts", result.summary["cluster"]))
+    return result.summary.predicts or result.summary.cluster
 
 
 def _whisker(axis: Axes, result: Result, place: int) -> None:
-    if band := result.summary.get("band"):
-        ends = [1e3 * band["low_s"], 1e3 * band["high_s"]]
+    if band := result.summary.known_band:
+        ends = [1e3 * band.low_s, 1e3 * band.high_s]
         axis.plot(ends, [place, place], "|-", color="black", linewidth=1, markersize=7)
 
 
@@ -131,13 +130,15 @@ def _links(results: list[Result]) -> Figure:
 
 
 def _memory(results: list[Result]) -> Figure:
+    """A bar per method on a grey one that is its device's capacity."""
     figure, axis = _figure(8.5, 1.2 + 0.36 * len(results))
-    for place, result in enumerate(results):
-        used, capacity = (1e-9 * result.summary[key] for key in ("memory_bytes", "device_memory_bytes"))
-        axis.barh(place, capacity, color="#e4e7eb")
-        axis.barh(place, used, color=COLOURS[0] if used <= capacity else "#cc3311", height=0.5)
-        told = f" {size(result.summary['memory_bytes'])}, {used / capacity:.0%}" if capacity else ""
-        axis.annotate(told, (used, place), va="center", fontsize="small")
+    for place, memory in enumerate(result.summary.memory for result in results):
+        if memory is not None:
+            used, capacity = 1e-9 * memory.memory_bytes, 1e-9 * memory.device_memory_bytes
+            axis.barh(place, capacity, color="#e4e7eb")
+            axis.barh(place, used, color=COLOURS[0] if used <= capacity else "#cc3311", height=0.5)
+            label = f" {size(memory.memory_bytes)}, {used / capacity:.0%}" if capacity else ""
+            axis.annotate(label, (used, place), va="center", fontsize="small")
     axis.set_yticks(range(len(results)), [result.method for result in results])
     axis.set_xlabel("GB on the fullest device (grey: its capacity)")
     axis.invert_yaxis()

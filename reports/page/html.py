@@ -80,13 +80,12 @@ def _timeline(result: Result, most_spans: int) -> dict[str, Any]:
     """What stands around a timeline's canvas."""
     part = shown(result.trace, most_spans)
     epochs = f"epoch {part.first_epoch}" if part.num_epochs == 1 else f"{part.num_epochs} epochs"
-    how = {"simulated": "predicted", "executed": "measured"}.get(result.summary["source"], result.summary["source"])
     return {
         "id": result.name,
         "method": result.method,
-        "label": f"{result.method}, {how} on {result.summary['cluster']}",
+        "label": f"{result.method}, {result.summary.how} on {result.summary.cluster}",
         "note": f"{len(part.spans):,} spans of {epochs} on {part.num_ranks} ranks. {part.left_out}".strip(),
-        "totals": op_totals(result.trace, result.summary["warmup_epochs"]),
+        "totals": op_totals(result.trace, result.summary.warmup_epochs),
     }
 
 

@@ -19,7 +19,7 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
     """`figures` are titles and paths without suffix."""
     sections = [
         ("# Comparison", verdict(comparison)),
-        ("", markdown_table(comparison.rows)),
+        ("", markdown_table(comparison.lines)),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
         ("## What determines the epoch", _determines(comparison)),
@@ -39,11 +39,11 @@ def _fenced(scenario: str) -> str:
 
 
 def _determines(comparison: Comparison) -> str:
-    told = [f"- {s['method']}, {s['source']} on {s['cluster']}: {insights(s)}." for s in comparison.summaries]
+    remarks = [f"- {s.method}, {s.source} on {s.cluster}: {insights(s)}." for s in comparison.summaries]
     aside = (
         "Shares of the critical path: the chain of ops whose seconds add up to the epoch. Links by mean utilisation."
     )
-    return "\n".join([*told, "", aside])
+    return "\n".join([*remarks, "", aside])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from halocast.reports.comparison import Comparison, Result, fastest_first
-from halocast.reports.table import Summary, ages, band, insights, seconds, size
+from halocast.reports.summary import MemoryFigures, Summary
+from halocast.reports.table import age_range, ages, band, insights, seconds, size
 from halocast.reports.verdict import LABELS, ranks
 
 Row = dict[str, Any]
@@ -18,7 +19,7 @@ def facts(comparison: Comparison) -> list[tuple[str, str]]:
     found = [("graph", _graph(graph)), ("model", _model(model))]
     if comparison.results:
         first = comparison.results[0].summary
-        found.append(("cluster", f"{first['cluster']}, {ranks(first['ranks'])}, {first.get('transport', '')}"))
+        found.append(("cluster", f"{first.cluster}, {ranks(first.ranks)}, {first.transport}"))
     return [(name, text) for name, text in found if text]
 
 
@@ -37,7 +38,7 @@ def _model(model: Row) -> str:
 def _alone(comparison: Comparison) -> list[Row]:
     """What a single device would take: whoever compares wants to know whether it pays to have more."""
     alone = [p for p in comparison.scaling if p.ranks == 1 and p.epoch_s is not None]
-    if not alone or comparison.predicted[0].summary["ranks"] == 1:
+    if not alone or comparison.predicted[0].summary.ranks == 1:
         return []
     best = min(alone, key=lambda p: (not p.fits, p.epoch_s))
     note = "per epoch" if best.fits else "per epoch, but it does not fit"
@@ -46,15 +47,15 @@ def _alone(comparison: Comparison) -> list[Row]:
 
 def tiles(comparison: Comparison) -> list[Row]:
     """The few answers most readers want, beside the verdict."""
-    ordered = [r for r in fastest_first(comparison.predicted) if r.summary.get("fits", True)]
-    fresh = [r for r in ordered if r.summary["staleness"] and not _oldest(r.summary)]
-    quiet = sorted(ordered, key=lambda r: r.summary["bytes_total"])
-    least = sorted(comparison.predicted, key=lambda r: r.summary["memory_bytes"])
+    ordered = [r for r in fastest_first(comparison.predicted) if r.summary.fits]
+    fresh = [r for r in ordered if r.summary.ages and r.summary.ages[-1] == 0]
+    quiet = sorted(ordered, key=lambda r: r.summary.bytes_total)
+    least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
     found: list[tuple[str, list[Result], Callable[[Summary], str], str]] = [
-        ("Fastest", ordered, lambda s: seconds(s["epoch_s"]), "per epoch"),
-        ("Fastest on fresh rows", fresh, lambda s: seconds(s["epoch_s"]), "per epoch"),
-        ("Least traffic", quiet, lambda s: size(s["bytes_total"]), "per epoch, all ranks"),
-        ("Least memory", least, lambda s: size(s["memory_bytes"]), "on its fullest device"),
+        ("Fastest", ordered, lambda s: seconds(s.epoch_s), "per epoch"),
+        ("Fastest on fresh rows", fresh, lambda s: seconds(s.epoch_s), "per epoch"),
+        ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
+        ("Least memory", least, lambda s: size(_memory_bytes(s)), "on its fullest device"),
     ]
     told = [
         {"label": label, "method": results[0].method, "value": value(results[0].summary), "note": note}
@@ -64,14 +65,14 @@ def tiles(comparison: Comparison) -> list[Row]:
     return [*told, *_alone(comparison)]
 
 
-def _oldest(summary: Summary) -> int:
-    return max((age for row in summary["staleness"] for age in row["ages"]), default=0)
+def _memory_bytes(summary: Summary) -> int:
+    return summary.memory.memory_bytes if summary.memory else summary.peak_memory_bytes
 
 
 def main_table(comparison: Comparison) -> list[Row]:
     """Predictions on the scenario's cluster, the fastest that fits first."""
     ordered = fastest_first(comparison.predicted)
-    best = ordered[0].summary["epoch_s"] if ordered else 0.0
+    best = ordered[0].summary.epoch_s if ordered else 0.0
     return [_main_row(result, best) for result in ordered]
 
 
@@ -79,17 +80,23 @@ def _main_row(result: Result, best_s: float) -> Row:
     s = result.summary
     return {
         "method": result.method,
-        "fits": s.get("fits", True),
-        "epoch": seconds(s["epoch_s"]),
+        "fits": s.fits,
+        "epoch": seconds(s.epoch_s),
         "band": band(s),
-        "ratio": f"{s['epoch_s'] / best_s:.2f}×" if best_s else "-",
-        "parts": [seconds(s[part]) for part in (*LABELS, "hidden_comm_s")],
-        "traffic": size(s["bytes_total"]),
-        "memory": size(s["memory_bytes"]),
-        "share": f"{s['memory_bytes'] / s['device_memory_bytes']:.0%}" if s["device_memory_bytes"] else "-",
-        "stale": ages(s["staleness"]),
+        "ratio": f"{s.epoch_s / best_s:.2f}×" if best_s else "-",
+        "parts": [seconds(s.seconds_of(part)) for part in (*LABELS, "hidden_comm_s")],
+        "traffic": size(s.bytes_total),
+        "memory": size(_memory_bytes(s)),
+        "share": memory_share(s.memory),
+        "stale": ages(s.staleness),
         "why": insights(s),
     }
+
+
+def memory_share(memory: MemoryFigures | None) -> str:
+    """How full the fullest device is."""
+    known = memory is not None and memory.device_memory_bytes
+    return f"{memory.memory_bytes / memory.device_memory_bytes:.0%}" if memory is not None and known else "-"
 
 
 def measured_table(comparison: Comparison) -> list[Row]:
@@ -98,17 +105,17 @@ def measured_table(comparison: Comparison) -> list[Row]:
     for predicted, run in comparison.measured:
         s = run.summary
         p = predicted.summary if predicted else None
-        accuracy = s.get("final_accuracy", {})
+        loss, accuracy = (s.training.loss, s.training.final_accuracy) if s.training else ((), {})
         rows.append(
             {
                 "method": run.method,
-                "predicted": seconds(p["epoch_s"]) if p else "-",
-                "measured": seconds(s["epoch_s"]),
-                "ratio": f"{s['epoch_s'] / p['epoch_s']:.2f}×" if p and p["epoch_s"] else "-",
-                "exposed": seconds(s["exposed_comm_s"]),
-                "traffic": size(s["bytes_total"]),
-                "epochs": f"{s['epochs']}, first {s['warmup_epochs']} dropped",
-                "loss": f"{s['loss'][0]:.3f} → {s['loss'][-1]:.3f}" if s.get("loss") else "-",
+                "predicted": seconds(p.epoch_s) if p else "-",
+                "measured": seconds(s.epoch_s),
+                "ratio": f"{s.epoch_s / p.epoch_s:.2f}×" if p and p.epoch_s else "-",
+                "exposed": seconds(s.exposed_comm_s),
+                "traffic": size(s.bytes_total),
+                "epochs": f"{s.epochs}, first {s.warmup_epochs} dropped",
+                "loss": f"{loss[0]:.3f} → {loss[-1]:.3f}" if loss else "-",
                 "accuracy": ", ".join(f"{name} {value:.3f}" for name, value in accuracy.items()) or "-",
             }
         )
@@ -120,9 +127,9 @@ def staleness_rows(comparison: Comparison) -> list[Row]:
     found = {run.method: _found_ages(run.summary) for _, run in comparison.measured}
     groups: dict[tuple[str, str, str], list[str]] = {}
     for result in comparison.predicted:
-        for row in result.summary["staleness"]:
-            real = found.get(result.method, {}).get((row["op"], row["reads"]), "")
-            groups.setdefault((result.method, ages([row]), real), []).append(row["op"])
+        for read in result.summary.staleness:
+            real = found.get(result.method, {}).get((read.op, read.reads), "")
+            groups.setdefault((result.method, ages([read]), real), []).append(read.op)
     return [
         {"method": method, "ages": scheduled, "found": real, "readers": _by_verb(readers)}
         for (method, scheduled, real), readers in groups.items()
@@ -139,14 +146,8 @@ def _by_verb(ops: list[str]) -> str:
 
 
 def _found_ages(summary: Summary) -> dict[tuple[str, str], str]:
-    return {(row["op"], row["reads"]): _range(row["rows_by_age"]) for row in summary.get("ages", [])}
-
-
-def _range(rows_by_age: dict[str, int]) -> str:
-    found = sorted(int(age) for age in rows_by_age)
-    if not found:
-        return "-"
-    return str(found[0]) if len(found) == 1 else f"{found[0]}..{found[-1]}"
+    reads = summary.training.ages if summary.training else ()
+    return {(read.op, read.reads): age_range(sorted(read.rows_by_age)) for read in reads}
 
 
 def provenance_rows(comparison: Comparison) -> list[Row]:
@@ -159,7 +160,6 @@ def provenance_rows(comparison: Comparison) -> list[Row]:
 
 
 def _provenance(s: Summary) -> tuple[str, ...]:
-    if s["source"] == "executed":
-        return "measured", s["cluster"], f"{s['epochs']} real epochs over {s['transport']}", "data", "real", "-"
-    calibrated = str(s["calibrated"]) if s.get("calibrated") else "no"
-    return "predicted", s["cluster"], s["constants"], s["sizes"], s.get("links", "-"), calibrated
+    if s.basis is None:
+        return s.how, s.cluster, f"{s.epochs} real epochs over {s.transport}", "data", "real", "-"
+    return s.how, s.cluster, s.basis.constants, s.basis.sizes, s.basis.links, s.basis.calibrated or "no"

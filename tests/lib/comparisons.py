@@ -1,34 +1,47 @@
 """Small comparisons that report tests share: simulated for real, without a command line."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from schedules import two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
 from halocast.reports.comparison import Comparison, Result
-from halocast.reports.summary import summarise
+from halocast.reports.summary import Summary, summarise
 from halocast.schedule.ir import Kind, Lane, Schedule
 from halocast.schedule.trace import Span, Trace
 from halocast.sim.engine import simulate
 
 EXTRA = {
     "cluster": "c",
-    "constants": "spec sheet",
+    "device": "d",
     "sizes": "partition",
-    "memory_bytes": 200,
-    "memory_rank": 1,
-    "device_memory_bytes": 300,
+    "links": "shared",
+    "constants": "spec sheet",
+    "calibrated": None,
+    "outside_range": [],
     "fits": True,
+    "memory_rank": 1,
+    "memory_bytes": 200,
+    "memory_at": "use",
+    "device_memory_bytes": 300,
+    "largest_buffers": [["halo", 150]],
+    "pinned_host_bytes": 0,
     "staleness": [{"op": "use", "reads": "halo", "ages": [0]}],
 }
 
 
 def result(schedule: Schedule | None = None, trace: Trace | None = None, num_epochs: int = 3, **changes: Any) -> Result:
-    """One prediction of two ranks that exchange rows; `changes` go into its summary."""
+    """One prediction of two ranks that exchange rows; `changes` go into its summary, by key."""
     chosen = schedule or two_rank_exchange()
     ran = trace or simulate(chosen, load_cluster("cpu-local"), num_epochs)
-    summary = summarise(ran, chosen, 1, [100] * chosen.num_ranks) | EXTRA | changes
-    return Result(summary=summary, trace=ran, schedule=chosen)
+    found = summarise(ran, chosen, 1, [100] * chosen.num_ranks)
+    return Result(summary=changed(found, EXTRA | changes), trace=ran, schedule=chosen)
+
+
+def changed(summary: Summary, changes: Mapping[str, Any]) -> Summary:
+    """The summary whose JSON has other values."""
+    return Summary.from_dict({**summary.as_dict(), **changes})
 
 
 def comparison(*results: Result, **more: Any) -> Comparison:
