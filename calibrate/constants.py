@@ -10,6 +10,7 @@ from math import inf
 
 import numpy as np
 
+from halocast.base.kernels import KERNEL_DIMS
 from halocast.calibrate.fit import (
     FEWEST,
     Floats,
@@ -24,7 +25,7 @@ from halocast.calibrate.fit import (
 from halocast.calibrate.groups import CPU, EMULATED
 from halocast.calibrate.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
 from halocast.cluster.measured import Fit, Measured, crowd_of, share_of_caches
-from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
+from halocast.schedule.ir import ring_steps
 
 BYTES = ("bytes",)
 CACHES = (0.0, *(2.0**k * 2**20 for k in range(-2, 9)))  # bytes that caches may keep, as tried
@@ -284,7 +285,7 @@ def _seconds_by_kind(measured: Measured, point: Point) -> dict[str, float]:
     sums: dict[str, float] = {}
     for kind, dims in point.note["kernels"]:
         if all(dims):
-            sums[kind] = sums.get(kind, 0.0) + here.seconds(Kernel(kind, tuple(dims)), point.itemsize)
+            sums[kind] = sums.get(kind, 0.0) + here.seconds(kind, tuple(dims), point.itemsize)
     return sums
 
 

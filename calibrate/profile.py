@@ -14,9 +14,8 @@ from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.base.records import read_toml, record, require
-from halocast.cluster.machine import Cluster, Device, Gloo, Nccl
+from halocast.cluster.machine import Cluster, Device, Gloo, Nccl, Transport
 from halocast.cluster.measured import Fit, Measured, crowd_of, share_of_caches
-from halocast.cluster.tables import Transport
 from halocast.schedule.ir import Kind, Op, Schedule
 
 FORMAT = 2

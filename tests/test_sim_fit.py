@@ -14,7 +14,6 @@ from halocast.calibrate.fit import Point, fit_points, split
 from halocast.calibrate.groups import EMULATED
 from halocast.calibrate.profile import Made
 from halocast.cluster.measured import Fit, Measured, kernel_terms
-from halocast.schedule.ir import Kernel
 
 GEMM = {"launch": 5e-6, "flop": 1e-11, "byte_left": 2e-11}
 STREAM = {"launch": 3e-6, "byte": 1e-10}
@@ -124,17 +123,17 @@ def test_how_far_work_is_outside_the_measured_range(dims: tuple[int, int], times
 
 def test_a_kind_that_was_not_measured_costs_as_much_as_the_one_it_is_like() -> None:
     measured = Measured(kernels=(fit(launch=1.0, byte=0.5),), launch_s=0.25)
-    assert measured.seconds(Kernel("dropout", (10, 3)), 4) == 0.25 + 1 + 0.5 * 120
+    assert measured.seconds("dropout", (10, 3), 4) == 0.25 + 1 + 0.5 * 120
     with pytest.raises(InputError, match="the profile has no gemm"):
-        measured.seconds(Kernel("gemm", (1, 1, 1)), 4)
+        measured.seconds("gemm", (1, 1, 1), 4)
 
 
 def test_all_cores_busy_cost_as_much_more_as_measured() -> None:
     alone, all_busy = (
         Measured(kernels=(fit(launch=2.0),), busy=(("elementwise", 1.5),), crowd=crowd) for crowd in (0.0, 1.0)
     )
-    kernel = Kernel("elementwise", (10, 1))
-    assert (alone.seconds(kernel, 4), all_busy.seconds(kernel, 4)) == (2.0, 3.0)
+    kernel = ("elementwise", (10, 1), 4)
+    assert (alone.seconds(*kernel), all_busy.seconds(*kernel)) == (2.0, 3.0)
 
 
 def message(kind: str, size: int, seconds: float, **note: float) -> Point:

@@ -24,7 +24,7 @@ from halocast.cluster.catalogue import (
     load_cluster,
     load_device,
 )
-from halocast.cluster.tables import Streams
+from halocast.cluster.machine import Streams
 from halocast.sim.network.links import SharedLinks, UnlimitedLinks, after
 from halocast.sim.network.queued import QueuedLinks
 from halocast.sim.network.transports import STAGES, tree_edges

@@ -95,7 +95,7 @@ def test_a_kind_that_no_op_had_costs_what_it_does_alone_unless_it_has_another_ki
         profile = load_profile(profiles.write(tmp_path / "p.toml", replace(table, context={"elementwise": 3.0})))
         measured = calibrated(load_cluster("cpu-local", gpus=1), profile).device(0).measured
         assert measured is not None
-        seconds[name] = measured.seconds(Kernel("draw", (9, 4)), 4)
+        seconds[name] = measured.seconds("draw", (9, 4), 4)
     assert seconds == pytest.approx({"own": 1e-3, "like": 3e-3})
 
 
@@ -105,11 +105,11 @@ def test_more_ranks_than_were_measured_divide_the_caches(tmp_path: Path) -> None
     warm = {kind: replace(fit, seconds={"launch": 0.0}) for kind, fit in plain.kernels.items()}
     table = replace(plain, warm=warm, cache_bytes=1000.0, cache_ranks=2, busy={}, overhead=Overhead())
     profile = load_profile(profiles.write(tmp_path / "p.toml", table))
-    kernel = Kernel("elementwise", (100, 2))
+    kernel = ("elementwise", (100, 2), 4)
     for ranks, expected in ((2, 0.0), (4, 0.5e-3)):
         measured = calibrated(load_cluster("cpu-4x1-unlimited", gpus=ranks), profile).device(0).measured
         assert measured is not None
-        assert measured.touching(1000).seconds(kernel, 4) == pytest.approx(expected)
+        assert measured.touching(1000).seconds(*kernel) == pytest.approx(expected)
 
 
 def test_rows_of_a_store_are_copied_by_the_core_that_wants_them(tmp_path: Path) -> None:
