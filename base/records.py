@@ -240,3 +240,9 @@ def require(condition: bool, message: str) -> None:
     """Raise InputError(message) unless the condition holds; for `__post_init__` of records."""
     if not condition:
         raise InputError(message)
+
+
+def without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table as TOML can have it, which knows no None: keys without a value are left out, in tables within, too."""
+    kept = {key: value for key, value in table.items() if value is not None}
+    return {key: without_none(value) if isinstance(value, Mapping) else value for key, value in kept.items()}
