@@ -10,10 +10,10 @@ from math import inf
 
 import numpy as np
 
+from halocast.base.kernels import KERNEL_DIMS
 from halocast.calibrate.fit import (
     FEWEST,
     Floats,
-    Point,
     Residual,
     error_quantiles,
     fit_points,
@@ -21,10 +21,10 @@ from halocast.calibrate.fit import (
     robust,
     split,
 )
-from halocast.calibrate.groups import CPU, EMULATED
-from halocast.calibrate.profile import FitTable, Made, Messages, Overhead, ProfileTable, fit_table
+from halocast.calibrate.points import CPU, EMULATED, MeasuredPoint
+from halocast.calibrate.profile import FitTable, Made, MessageCosts, Overhead, ProfileTable, fit_table
 from halocast.cluster.measured import Fit, Measured, crowd_of, share_of_caches
-from halocast.schedule.ir import KERNEL_DIMS, Kernel, ring_steps
+from halocast.schedule.ir import ring_steps
 
 BYTES = ("bytes",)
 CACHES = (0.0, *(2.0**k * 2**20 for k in range(-2, 9)))  # bytes that caches may keep, as tried
@@ -35,8 +35,8 @@ LARGE = 0.5  # of exchanges, those from half of the largest time on carry at ful
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One line of what a calibration says of itself."""
+class FitQuality:
+    """How well a fit tells the points that it has not seen; `worst` is the one it is furthest from."""
 
     what: str
     num_points: int
@@ -46,7 +46,7 @@ class Row:
     worst: Residual | None
 
 
-def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, list[Row]]:
+def make_profile(made: Made, points: Sequence[MeasuredPoint]) -> tuple[ProfileTable, list[FitQuality]]:
     fits, warm = (_kernel_fits([p for p in points if bool(p.note.get("warm")) is hot]) for hot in (False, True))
     busy = _ratios(points, "busy")
     bare = Measured(
@@ -91,12 +91,12 @@ def make_profile(made: Made, points: Sequence[Point]) -> tuple[ProfileTable, lis
     return table, [*(_row(kind, *fit) for kind, fit in named.items()), *op_rows]
 
 
-def _with_crowd(point: Point, measured: int) -> Point:
+def _with_crowd(point: MeasuredPoint, measured: int) -> MeasuredPoint:
     """An op with how far the cores were busy when it ran; kernels alone were measured with none beside them."""
     return replace(point, note={**point.note, "crowd": crowd_of(point.note.get("ranks", 1), measured)})
 
 
-def _kernel_fits(points: Sequence[Point]) -> dict[str, tuple[Fit, list[Residual]]]:
+def _kernel_fits(points: Sequence[MeasuredPoint]) -> dict[str, tuple[Fit, list[Residual]]]:
     kinds = [kind for kind in KERNEL_DIMS if any(point.kind == kind for point in points)]
     return {kind: fit_points(kind, points) for kind in kinds}
 
@@ -105,12 +105,14 @@ def _table(fits: dict[str, tuple[Fit, list[Residual]]], kind: str) -> FitTable |
     return fit_table(fits[kind][0], BYTES) if kind in fits else None
 
 
-def _row(what: str, fit: Fit, residuals: list[Residual]) -> Row:
+def _row(what: str, fit: Fit, residuals: list[Residual]) -> FitQuality:
     worst = max(residuals, key=lambda one: abs(one.error), default=None)
-    return Row(what, fit.num_points, fit.num_held_out, fit.median_error, fit.p90_error, worst)
+    return FitQuality(what, fit.num_points, fit.num_held_out, fit.median_error, fit.p90_error, worst)
 
 
-def _messages(points: Sequence[Point], on_cores: bool) -> tuple[Messages | None, dict[str, tuple[Fit, list[Residual]]]]:
+def _messages(
+    points: Sequence[MeasuredPoint], on_cores: bool
+) -> tuple[MessageCosts | None, dict[str, tuple[Fit, list[Residual]]]]:
     """The transport's constants, and the fits of all that takes bytes; `on_cores`: it takes of the ranks' own cores."""
     kinds = ("message", "allreduce", "copy_down", "copy_up", "store")
     fits = {kind: fit_points(kind, points) for kind in kinds if any(point.kind == kind for point in points)}
@@ -126,7 +128,7 @@ def _messages(points: Sequence[Point], on_cores: bool) -> tuple[Messages | None,
     latency_s = max(0.0, prices.get("latency", 0.0) - core.get("message", 0.0))  # what cores do is counted there
     summed = dict(fits["allreduce"][0].prices) if "allreduce" in fits else {}
     steps = [ring_steps(p.note["ranks"]) for p in points if p.kind == "allreduce" and "ranks" in p.note]
-    return Messages(
+    return MessageCosts(
         latency_s=latency_s,
         stream_bytes_per_s=rate,
         host_bytes_per_s=max(host, 1.0),
@@ -143,19 +145,19 @@ def _messages(points: Sequence[Point], on_cores: bool) -> tuple[Messages | None,
 
 
 def executed_extras(
-    known: Measured, messages: Messages, points: Sequence[Point], least_op_s: float
+    known: Measured, messages: MessageCosts, points: Sequence[MeasuredPoint], least_op_s: float
 ) -> tuple[float, float]:
     """Seconds that an exchange of a run takes beyond its kernels, messages and bytes, and a step of its all-reduces
     beyond all that is counted: lanes wake up, values are looked up, receives of the next epoch are posted."""
 
-    def beyond(kind: str, counted: Callable[[Point], float]) -> float:
+    def beyond(kind: str, counted: Callable[[MeasuredPoint], float]) -> float:
         found = [point.seconds - counted(point) for point in points if point.kind == kind]
         return max(0.0, float(np.median(found))) if found else 0.0
 
-    def moved_s(point: Point) -> float:
+    def moved_s(point: MeasuredPoint) -> float:
         return int(point.note["bytes"]) * messages.core_s_per_byte  # each way at once, half at either end
 
-    def exchange_s(point: Point) -> float:
+    def exchange_s(point: MeasuredPoint) -> float:
         packed_s = sum(_seconds_by_kind(known, point).values())
         return (
             packed_s + messages.latency_s + int(point.note["ends"]) / 2 * messages.core_s_per_message + moved_s(point)
@@ -168,14 +170,14 @@ def executed_extras(
     return op_s, sum_s / max([1, *steps])
 
 
-def _with_steps(messages: Messages | None, extra_s: float) -> Messages | None:
+def _with_steps(messages: MessageCosts | None, extra_s: float) -> MessageCosts | None:
     return messages and replace(messages, core_s_per_step=messages.core_s_per_step + extra_s)
 
 
-def _core_prices(exchanges: Sequence[Point]) -> dict[str, float]:
+def _core_prices(exchanges: Sequence[MeasuredPoint]) -> dict[str, float]:
     """What a message and a byte take of the cores, both ends together; nothing where cores were not looked at."""
     counted = [
-        Point(
+        MeasuredPoint(
             group="cores",
             kind="cores",
             dims=(p.note["ranks"] * (p.note["ranks"] - 1), p.dims[0]),
@@ -187,18 +189,18 @@ def _core_prices(exchanges: Sequence[Point]) -> dict[str, float]:
     return dict(prices_of("cores", counted)) if len(counted) >= FEWEST else {}
 
 
-def _ratios(points: Sequence[Point], group: str) -> dict[str, float]:
+def _ratios(points: Sequence[MeasuredPoint], group: str) -> dict[str, float]:
     return {p.kind.removeprefix("busy_"): max(1.0, p.seconds) for p in points if p.group == group}
 
 
-def _slowdown(points: Sequence[Point], kind: str) -> float:
+def _slowdown(points: Sequence[MeasuredPoint], kind: str) -> float:
     found = [point.seconds for point in points if point.kind == kind]
     return max(1.0, float(np.median(found))) if found else 1.0
 
 
 def fit_ops(
-    bare: Measured, points: Sequence[Point], most_bytes: float
-) -> tuple[Overhead, dict[str, float], float, list[Row]]:
+    bare: Measured, points: Sequence[MeasuredPoint], most_bytes: float
+) -> tuple[Overhead, dict[str, float], float, list[FitQuality]]:
     """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep (no more
     than there are), from two thirds of the ops that ran; the others show how true the sum is."""
     empty = {p.kind: p.seconds for p in points if p.group == "interpreter"}
@@ -216,9 +218,9 @@ def fit_ops(
     return overhead, context, cache_bytes, _op_rows(residuals, len(seen))
 
 
-def _split_ops(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+def _split_ops(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], list[MeasuredPoint]]:
     """Of each kind of op some are in the fit: a kernel that only rare ops have would go without its factor."""
-    by_verb: dict[str, list[Point]] = {}
+    by_verb: dict[str, list[MeasuredPoint]] = {}
     for point in points:
         by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
     halves = [split(found) for found in by_verb.values()]
@@ -226,7 +228,7 @@ def _split_ops(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
 
 
 def _in_context(
-    measured: Measured, points: Sequence[Point]
+    measured: Measured, points: Sequence[MeasuredPoint]
 ) -> tuple[float, float, tuple[float, float], dict[str, float]]:
     """(how bad it is, bytes that caches keep, (seconds of a handler, of a kernel in it), factors of kinds) that explain
     ops best with such caches.
@@ -258,7 +260,7 @@ def _in_context(
     )
 
 
-def turns_of(known: Measured, points: Sequence[Point], cache_ranks: int) -> float:
+def turns_of(known: Measured, points: Sequence[MeasuredPoint], cache_ranks: int) -> float:
     """How much longer than its ops the compute of an epoch takes where ranks take turns on cores: each finds the caches
     full of the other's rows, and waits for its turn when it could go on."""
     ratios = []
@@ -273,22 +275,22 @@ def turns_of(known: Measured, points: Sequence[Point], cache_ranks: int) -> floa
     return max(1.0, float(np.median(ratios))) if ratios else 1.0
 
 
-def _weights(points: Sequence[Point]) -> Floats:
+def _weights(points: Sequence[MeasuredPoint]) -> Floats:
     """Ops count by their share of an epoch: its sum is what is wanted, but the small ones show what handlers cost."""
     shares = np.sqrt([float(point.note.get("share", 1.0)) for point in points])
     return np.asarray(shares / shares.mean())
 
 
-def _seconds_by_kind(measured: Measured, point: Point) -> dict[str, float]:
+def _seconds_by_kind(measured: Measured, point: MeasuredPoint) -> dict[str, float]:
     here = replace(measured.touching(point.note.get("footprint", inf)), crowd=point.note.get("crowd", 0.0))
     sums: dict[str, float] = {}
     for kind, dims in point.note["kernels"]:
         if all(dims):
-            sums[kind] = sums.get(kind, 0.0) + here.seconds(Kernel(kind, tuple(dims)), point.itemsize)
+            sums[kind] = sums.get(kind, 0.0) + here.seconds(kind, tuple(dims), point.itemsize)
     return sums
 
 
-def _op_rows(residuals: list[Residual], num_seen: int) -> list[Row]:
+def _op_rows(residuals: list[Residual], num_seen: int) -> list[FitQuality]:
     """Real ops against the sum of their kernels: all together, and by model and verb; of those held out."""
     by_what: dict[str, list[Residual]] = {}
     for one in sorted(residuals, key=lambda one: str(one.point.note["what"])):
@@ -297,6 +299,6 @@ def _op_rows(residuals: list[Residual], num_seen: int) -> list[Row]:
     return [_op_row("executed ops", residuals, num_seen), *parts]
 
 
-def _op_row(what: str, residuals: list[Residual], num_seen: int) -> Row:
+def _op_row(what: str, residuals: list[Residual], num_seen: int) -> FitQuality:
     worst = max(residuals, key=lambda one: abs(one.error), default=None)
-    return Row(what, num_seen, len(residuals), *error_quantiles(residuals), worst)
+    return FitQuality(what, num_seen, len(residuals), *error_quantiles(residuals), worst)

@@ -5,16 +5,15 @@ held out. Other tenants disturb a point now and then: one that is far off loses 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from halocast.base.errors import InputError
-from halocast.base.records import require
-from halocast.cluster.measured import Dims, Fit, terms_of
+from halocast.calibrate.points import MeasuredPoint
+from halocast.cluster.measured import Fit, terms_of
 
 Floats = NDArray[np.float64]
 FAR = 0.1  # relative error from which a point counts less
@@ -24,29 +23,11 @@ HELD_OUT = 3  # one point in so many
 FEWEST = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One measured thing: its kind, its dims, the lower quartile of its seconds, and how far the median is from it."""
-
-    group: str
-    kind: str
-    dims: Dims
-    seconds: float
-    spread: float = 0.0
-    repeats: int = 1
-    itemsize: int = 4
-    note: dict[str, Any] = field(default_factory=dict)  # what else there was to it: a skew, the op's kernels
-
-    def __post_init__(self) -> None:
-        legal = np.isfinite(self.seconds) and self.seconds > 0
-        require(bool(legal), f"{self.group}: a point of {self.kind} {self.dims} took {self.seconds} s")
-
-
 @dataclass(frozen=True, slots=True)
 class Residual:
     """A point that was held out, and what the fit says of it."""
 
-    point: Point
+    point: MeasuredPoint
     predicted_s: float
 
     @property
@@ -54,7 +35,7 @@ class Residual:
         return self.predicted_s / self.point.seconds - 1
 
 
-def fit_points(kind: str, points: Sequence[Point]) -> tuple[Fit, list[Residual]]:
+def fit_points(kind: str, points: Sequence[MeasuredPoint]) -> tuple[Fit, list[Residual]]:
     """Prices from two thirds of the points, and the rest with what these prices say of them."""
     of_kind = [point for point in points if point.kind == kind]
     if len(of_kind) < FEWEST:
@@ -88,14 +69,15 @@ def error_quantiles(residuals: Sequence[Residual]) -> tuple[float, float]:
     return (float(np.quantile(errors, 0.5)), float(np.quantile(errors, 0.9))) if errors else (0.0, 0.0)
 
 
-def split(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
+def split(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], list[MeasuredPoint]]:
     """(to fit, held out): every third by size, never the smallest or the largest."""
     ordered = sorted(points, key=lambda point: (point.seconds, point.dims))
     held = {k for k in range(len(ordered)) if k % HELD_OUT == 1 and k < len(ordered) - 1}
     return [p for k, p in enumerate(ordered) if k not in held], [ordered[k] for k in sorted(held)]
 
 
-def prices_of(kind: str, points: Sequence[Point]) -> tuple[tuple[str, float], ...]:
+def prices_of(kind: str, points: Sequence[MeasuredPoint]) -> tuple[tuple[str, float], ...]:
+    """The price of each term that explains some of the points' seconds."""
     rows = [terms_of(kind)(point.dims, point.itemsize) for point in points]
     names = list(rows[0])
     seconds: Floats = np.array([point.seconds for point in points])
@@ -110,7 +92,7 @@ def robust(relative: Floats, wanted: Floats) -> Floats:
     scale: Floats = np.maximum(relative.max(axis=0), 1e-300)  # terms differ by ten orders of magnitude
     weights = np.ones(len(relative))
     for _ in range(ROUNDS):
-        found, _ = nnls((relative / scale) * weights[:, None], wanted * weights, maxiter=1000)
-        errors = np.abs((relative / scale) @ found - wanted)
+        prices, _ = nnls((relative / scale) * weights[:, None], wanted * weights, maxiter=1000)
+        errors = np.abs((relative / scale) @ prices - wanted)
         weights = np.minimum(1.0, FAR / np.maximum(errors, 1e-12))
-    return np.asarray(found / scale)
+    return np.asarray(prices / scale)

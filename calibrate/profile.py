@@ -10,13 +10,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.base.records import read_toml, record, require
-from halocast.cluster.machine import Cluster, Device, Gloo, Nccl
+from halocast.base.records import read_toml, record, require, without_none
+from halocast.cluster.machine import Cluster, Device, Gloo, Nccl, Transport
 from halocast.cluster.measured import Fit, Measured, crowd_of, share_of_caches
-from halocast.cluster.tables import Transport
 from halocast.schedule.ir import Kind, Op, Schedule
 
 FORMAT = 2
@@ -56,7 +57,7 @@ class FitTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Messages:
+class MessageCosts:
     """A transport's constants; a message takes latency_s, then its bytes at the rate of a stream."""
 
     latency_s: float
@@ -93,8 +94,8 @@ class ProfileTable:
     busy: dict[str, float] = field(default_factory=dict)
     turns: float = 1.0  # how much longer ops take on a core that two ranks take turns on, beside the turns themselves
     overhead: Overhead = field(default_factory=Overhead)
-    messages: Messages | None = None
-    emulated: Messages | None = None  # the same between namespaces of one machine
+    messages: MessageCosts | None = None
+    emulated: MessageCosts | None = None  # the same between namespaces of one machine
     allreduce: FitTable | None = None
     store: FitTable | None = None  # rows to or from the memory of the host
     copies: dict[str, FitTable] = field(default_factory=dict)  # between device and pinned host memory: down, up
@@ -238,7 +239,7 @@ def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
 
 
 def _cables(cluster: Cluster, profile: Profile) -> dict[str, Any]:
-    """Messages between emulated hosts were measured with the cables in their way, so those add no latency."""
+    """MessageCosts between emulated hosts were measured with the cables in their way, so those add no latency."""
     if cluster.nic is None or profile.table.emulated is None or not _emulated(cluster):
         return {}
     return {"nic": replace(cluster.nic, latency_s=0.0)}
@@ -248,12 +249,12 @@ def _emulated(cluster: Cluster) -> bool:
     return cluster.shared_cores is not None and cluster.num_hosts > 1
 
 
-def _messages_on(profile: Profile, cluster: Cluster) -> Messages | None:
+def _messages_on(profile: Profile, cluster: Cluster) -> MessageCosts | None:
     """Those between emulated hosts, where the cluster has such."""
     return (profile.table.emulated if _emulated(cluster) else None) or profile.table.messages
 
 
-def _compute_slowdown(messages: Messages, cluster: Cluster) -> float:
+def _compute_slowdown(messages: MessageCosts, cluster: Cluster) -> float:
     """As measured at full speed; in proportion where NICs let bytes move slower, and so take less of the cores."""
     full = messages.stream_bytes_per_s / max(1.0, messages.transfer_slowdown)
     slow = cluster.nic is not None and cluster.num_hosts > 1
@@ -298,28 +299,6 @@ def write_profile(path: Path, table: ProfileTable) -> None:
 
 
 def format_profile(table: ProfileTable) -> str:
-    lines = ["# Measured by `halocast calibrate`; seconds per unit of each term. The points are beside this file."]
-    for name, value in sorted(asdict(table).items(), key=lambda item: isinstance(item[1], dict)):  # plain keys first
-        if value is not None and value != {}:
-            lines += _section(name, value) if isinstance(value, dict) else [f"{name} = {_toml(value)}"]
-    return "\n".join(lines) + "\n"
-
-
-def _section(name: str, value: Mapping[str, Any]) -> list[str]:
-    plain = {key: one for key, one in value.items() if not isinstance(one, dict)}
-    tables = {key: one for key, one in value.items() if isinstance(one, dict)}
-    lines = ["", f"[{name}]", *(f"{key} = {_toml(one)}" for key, one in plain.items())] if plain else []
-    return [*lines, *(line for key, one in tables.items() for line in _section(f"{name}.{key}", one))]
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return f"{value:.6g}" if "." in f"{value:.6g}" or "e" in f"{value:.6g}" else f"{value:.1f}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    """The file, with every digit of its numbers."""
+    head = "# Measured by `halocast calibrate`; seconds per unit of each term. The points are beside this file.\n"
+    return head + tomli_w.dumps(without_none(asdict(table)))

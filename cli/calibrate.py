@@ -17,9 +17,8 @@ import typer
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.base.records import record, require
-from halocast.calibrate.constants import Row, make_profile
-from halocast.calibrate.fit import Point
-from halocast.calibrate.groups import CPU
+from halocast.calibrate.constants import FitQuality, make_profile
+from halocast.calibrate.points import CPU, MeasuredPoint
 from halocast.calibrate.profile import Made, write_profile
 from halocast.cli.output import note, print_json, status
 from halocast.cli.profiles import USUAL
@@ -29,7 +28,7 @@ from halocast.exec.launch.torchrun import is_first
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 GROUP_OF_OPS = "ops"
 MOST_RANKS = 8  # processes that stream at once; hosts with more cores have more than one socket to saturate
-Points = dict[str, list[Point]]
+Points = dict[str, list[MeasuredPoint]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +143,11 @@ def _identity(made: Made) -> dict[str, Any]:
     return {key: value for key, value in asdict(made).items() if key != "date"}
 
 
-def _point(table: dict[str, Any]) -> Point:
-    return record(Point, table, "points")
+def _point(table: dict[str, Any]) -> MeasuredPoint:
+    return record(MeasuredPoint, table, "points")
 
 
-def _measure(made: Made, kept: Points, path: Path) -> list[Point] | None:
+def _measure(made: Made, kept: Points, path: Path) -> list[MeasuredPoint] | None:
     """All points, those kept and those measured now; every finished group is in the file at once."""
     from halocast.cli import measuring
 
@@ -194,7 +193,7 @@ def _progress() -> Iterator[Any]:
         yield tell
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: FitQuality) -> dict[str, Any]:
     worst = None if row.worst is None else {"dims": row.worst.point.dims, "error": row.worst.error}
     return {
         "what": row.what,
@@ -206,7 +205,7 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _report(rows: list[Row]) -> Iterator[str]:
+def _report(rows: list[FitQuality]) -> Iterator[str]:
     yield f"{'what':24} {'fitted':>6} {'held out':>8} {'median':>7} {'p90':>7}  worst"
     for row in rows:
         worst = "" if row.worst is None else f"{row.worst.error:+.0%} {row.worst.point.dims}"

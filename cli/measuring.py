@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from halocast.base.records import require
-from halocast.calibrate.groups import CPU
 from halocast.calibrate.measure.machine import HOSTS, OWN, Wanted, measure_here, measure_rank
+from halocast.calibrate.points import CPU
 from halocast.calibrate.profile import Made
 from halocast.cli.execution import make_job
 from halocast.exec.launch.emulate import UNLIMITED_BYTES_PER_S, Emulation, can_emulate

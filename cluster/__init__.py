@@ -1,0 +1,1 @@
+"""What machines are: records of devices, hosts and links, their files, the graph they make, its routes and drawings."""

@@ -2,26 +2,31 @@
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from halocast.base.errors import InputError, MachineError, unknown
-from halocast.base.records import read_toml, record, require
-from halocast.cluster.machine import Cluster, Device, Gloo, Link, Nccl, Network, Nic, Nvlink, Pcie, Wire
-from halocast.cluster.tables import (
-    PCIE_LANE_BYTES_PER_S,
+from halocast.base.records import Checked, Count, read_toml, record, require
+from halocast.cluster.machine import (
     AllReduce,
     AllToAll,
-    Catalogue,
-    ClusterTable,
+    Cluster,
+    Device,
     Efficiency,
+    Gloo,
+    Joints,
+    LeafSpine,
+    Link,
     LinkKind,
+    Nccl,
+    Nic,
+    Nvlink,
+    Pcie,
     Per,
-    Table,
     Transport,
-    si_values,
+    Wire,
 )
 from halocast.cluster.topology import require_reachable
 
@@ -32,10 +37,10 @@ __all__ = [
     "Device",
     "Efficiency",
     "Gloo",
+    "LeafSpine",
     "Link",
     "LinkKind",
     "Nccl",
-    "Network",
     "Nic",
     "Nvlink",
     "Pcie",
@@ -49,8 +54,61 @@ __all__ = [
     "load_device",
 ]
 
-T = TypeVar("T")
 DEVICES = "devices"  # the one file in machines/ that is not a cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualHosts(Checked):
+    """Some hosts of a cluster with the same devices."""
+
+    devices: tuple[str, ...]
+    count: Count = 1
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        require(len(self.devices) > 0, "devices = []: a host needs at least one")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile(Joints):
+    """A cluster as its file has it: hosts by the names of their devices, in one of two ways."""
+
+    num_hosts: Count | None = None
+    devices_per_host: Count | None = None
+    device: str | None = None
+    hosts: tuple[EqualHosts, ...] = ()
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        self._require_hosts()
+        num_hosts = len(self.host_devices())
+        joined = self.nic is not None or self.links
+        require(num_hosts == 1 or bool(joined), f"num_hosts = {num_hosts} needs a [nic] table or [[links]]")
+        paths = self.pcie is not None or self.links
+        require(self.nccl is None or bool(paths), "[nccl] needs a [pcie] table or [[links]]: nccl joins GPUs")
+        require(self.network is None or self.nic is not None, "[network] needs a [nic] table")
+
+    def _require_hosts(self) -> None:
+        for name in ("num_hosts", "devices_per_host", "device"):
+            given = getattr(self, name) is not None
+            require(given or bool(self.hosts), f"missing key {name!r} (or a [[hosts]] table)")
+            require(not (given and self.hosts), f"{name} and [[hosts]] exclude each other")
+
+    def host_devices(self) -> tuple[tuple[str, ...], ...]:
+        """The device names of each host, in order."""
+        if self.hosts:
+            return tuple(kind.devices for kind in self.hosts for _ in range(kind.count))
+        assert self.num_hosts is not None
+        assert self.devices_per_host is not None
+        return ((str(self.device),) * self.devices_per_host,) * self.num_hosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFile:
+    """The device catalogue: the tables of devices by name, and what holds for all of them."""
+
+    efficiency: Efficiency
+    devices: dict[str, dict[str, Any]]
 
 
 def list_clusters() -> tuple[str, ...]:
@@ -84,25 +142,15 @@ def load_cluster(
 
 
 def _cluster(tables: dict[str, Any], path: Path, gpus: int | None, transport: str | None) -> Cluster:
-    table = record(ClusterTable, tables, str(path))
-    hosts = table.host_devices()
-    devices = _devices(table, path)
+    file = record(ClusterFile, tables, str(path))
+    devices = _devices(file, path)
+    joints = {f.name: getattr(file, f.name) for f in fields(Joints)}
+    joints["transport"] = _transport(file, transport, devices, path)
     cluster = Cluster(
         name=path.stem,
-        description=table.description,
-        source=table.source,
-        hosts=tuple(host for host, names in enumerate(hosts) for _ in names),
+        hosts=tuple(host for host, names in enumerate(file.host_devices()) for _ in names),
         devices=devices[: max(1, gpus or len(devices))],
-        transport=_transport(table, transport, devices, path),
-        pcie=_link(Pcie, table.pcie),
-        nvlink=_link(Nvlink, table.nvlink),
-        nic=_link(Nic, table.nic),
-        network=_link(Network, table.network),
-        links=tuple(Wire(**si_values(wire)) for wire in table.links),
-        shared_cores=table.shared_cores,
-        gloo=_link(Gloo, table.gloo),
-        nccl=_link(Nccl, table.nccl),
-        price=table.price,
+        **joints,
     )
     _require_places(cluster, path)
     require_reachable(cluster)
@@ -117,37 +165,33 @@ def enlarged(cluster: Cluster, num_ranks: int) -> Cluster:
     return replace(cluster, hosts=hosts, devices=(cluster.devices * times)[:num_ranks])
 
 
-def _link(cls: type[T], table: Table | None) -> T | None:
-    return None if table is None else cls(**si_values(table))
-
-
 def _machines() -> Path:
     return Path(str(files("halocast.cluster.machines")))
 
 
-def _catalogue() -> Catalogue:
-    path = _machines() / f"{DEVICES}.toml"
-    return record(Catalogue, read_toml(path), str(path))
+def _device_file() -> Path:
+    return _machines() / f"{DEVICES}.toml"
 
 
-def _device(catalogue: Catalogue, name: str, where: str) -> Device:
+def _catalogue() -> DeviceFile:
+    return record(DeviceFile, read_toml(_device_file()), str(_device_file()))
+
+
+def _device(catalogue: DeviceFile, name: str, where: str) -> Device:
     if name not in catalogue.devices:
         raise unknown("device", name, catalogue.devices, where)
-    values = si_values(catalogue.devices[name])
-    generation, lanes = values.pop("pcie_generation"), values.pop("pcie_lanes")
-    slot = lanes * PCIE_LANE_BYTES_PER_S[generation] if lanes else None
-    values["memory_bytes"] = round(values["memory_bytes"])
-    return Device(name=name, efficiency=catalogue.efficiency, pcie_bytes_per_s=slot, **values)
+    table = {"name": name, "efficiency": catalogue.efficiency, **catalogue.devices[name]}
+    return record(Device, table, f"{_device_file()}.devices.{name}")
 
 
-def _devices(table: ClusterTable, path: Path) -> tuple[Device, ...]:
+def _devices(file: ClusterFile, path: Path) -> tuple[Device, ...]:
     """The device of every rank; equal ones are one object."""
     catalogue = _catalogue()
-    where = f"{path}.{'hosts' if table.hosts else 'device'}"
-    names = [name for host in table.host_devices() for name in host]
+    where = f"{path}.{'hosts' if file.hosts else 'device'}"
+    names = [name for host in file.host_devices() for name in host]
     known = {name: _device(catalogue, name, where) for name in dict.fromkeys(names)}
     for device in known.values():
-        fits = table.pcie is None or device.pcie_bytes_per_s is not None
+        fits = file.pcie is None or device.pcie_bytes_per_s is not None
         require(fits, f"{where}: device {device.name} has no PCIe slot, but the file has a [pcie] table")
     return tuple(known[name] for name in names)
 
@@ -161,15 +205,15 @@ def _cluster_path(name_or_path: str | os.PathLike[str]) -> Path:
     return _machines() / f"{name_or_path}.toml"
 
 
-def _transport(table: ClusterTable, asked: str | None, devices: Iterable[Device], path: Path) -> Transport:
-    name = table.transport if asked is None else asked
+def _transport(file: ClusterFile, asked: str | None, devices: Iterable[Device], path: Path) -> Transport:
+    name = file.transport if asked is None else asked
     if name not in list(Transport):
         raise unknown("transport", name, [one.value for one in Transport])
     for device in dict.fromkeys(devices):
         supported = ", ".join(device.transports)
         legal = name in device.transports
         require(legal, f"{path}: device {device.name} does not support transport {str(name)!r} (it has: {supported})")
-    have = [one for one in Transport if getattr(table, one) is not None]
+    have = [one for one in Transport if getattr(file, one) is not None]
     if name not in have:
         tables = ", ".join(f"[{one}]" for one in have) or "none"
         raise InputError(f"{path}: transport {str(name)!r} needs a [{name}] table (the file has: {tables})")

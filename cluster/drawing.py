@@ -11,8 +11,7 @@ from types import MappingProxyType
 
 import networkx as nx
 
-from halocast.cluster.machine import Cluster
-from halocast.cluster.tables import LinkKind
+from halocast.cluster.machine import Cluster, LinkKind
 from halocast.cluster.topology import Topology, build_topology, place
 
 NAMES = MappingProxyType({"copy": "process", "pcie": "pcie switch"})  # what a reader calls a node

@@ -22,8 +22,7 @@ from halocast.cluster.drawing import (
     places,
     spanning_tree,
 )
-from halocast.cluster.machine import Cluster
-from halocast.cluster.tables import LinkKind
+from halocast.cluster.machine import Cluster, LinkKind
 from halocast.cluster.topology import build_topology
 
 FORMATS = (".png", ".svg")

@@ -1,45 +1,131 @@
-"""Devices, links and clusters as records in SI units; `halocast.cluster.catalogue` reads them from TOML files.
+"""What machines are: devices, links, transports and clusters as records in SI units.
 
 A cluster is hosts with devices; ranks fill the hosts in order. The links are described, not simulated: `topology`
-turns them into a graph, `links` into time.
+turns them into a graph, `halocast.sim.network` into time. Every record can be read from a TOML table, in SI units or in
+those its fields allow (`halocast.base.records`); `catalogue` does.
 """
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import combinations
+from types import MappingProxyType
 from typing import ClassVar
 
 from halocast.base.parts_of_cores import part_of
-from halocast.base.records import require
+from halocast.base.records import (
+    ByteRate,
+    Bytes,
+    Checked,
+    Count,
+    Factor,
+    FlopRate,
+    NotNegative,
+    Positive,
+    Seconds,
+    Share,
+    WholeBytes,
+    require,
+)
 from halocast.cluster.measured import Measured
-from halocast.cluster.tables import AllReduce, AllToAll, Efficiency, LinkKind, Per, PriceTable, Streams, Transport
+
+# Bytes per second and lane after the line code, one direction.
+PCIE_LANE_BYTES_PER_S: Mapping[int, float] = MappingProxyType({3: 0.985e9, 4: 1.969e9, 5: 3.938e9})
+
+
+class Transport(StrEnum):
+    GLOO = "gloo"  # staged through host memory: copy down, TCP, copy up
+    NCCL = "nccl"  # device to device
+
+
+class LinkKind(StrEnum):
+    PCIE = "pcie"
+    NVLINK = "nvlink"
+    NETWORK = "network"
+
+
+class Per(StrEnum):
+    HOST = "host"
+    DEVICE = "device"
+
+
+class Streams(StrEnum):
+    """What has the rate of a stream for itself."""
+
+    MESSAGE = "message"  # each message: the rate is that of the thread that copies and sends it
+    PAIR = "pair"  # all that goes from one rank to another at a time: the rate is that of their socket
+
+
+class AllReduce(StrEnum):
+    RING = "ring"  # 2(P-1) steps, each rank sends 2(P-1)/P of the payload
+    TREE = "tree"  # 2 log2 P steps, the whole payload up and down
+    AUTO = "auto"  # whichever is sooner for a payload, as the library chooses
+
+
+class AllToAll(StrEnum):
+    GROUPED = "grouped"  # to all peers at once
+    ROUNDS = "rounds"  # round k to the k-th next rank and from the k-th before; the next one when both are done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Efficiency(Checked):
+    """What kernels reach of a device's peaks; one set for the whole catalogue."""
+
+    flops: Share
+    gemm_tile: Count
+    stream: Share
+    gather: Share
+    spmm_hit: Factor  # a cache is no slower than memory
+    spmm_skew: Positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device(Checked):
+    """What computes for a rank: a GPU, or a core of a CPU."""
+
     name: str
     source: str
-    memory_bytes: int
-    fp32_flops_per_s: float
-    fp64_flops_per_s: float
-    memory_bytes_per_s: float
-    cache_bytes: float
-    launch_s: float
+    memory_bytes: WholeBytes
+    fp32_flops_per_s: FlopRate
+    fp64_flops_per_s: FlopRate
+    memory_bytes_per_s: ByteRate
+    cache_bytes: Bytes
+    launch_s: Seconds
     efficiency: Efficiency
-    pcie_bytes_per_s: float | None = None  # peak of its slot, one direction; none for a CPU core
+    pcie_generation: int | None = None  # of its slot; none for a CPU core
+    pcie_lanes: Count | None = None
     transports: tuple[Transport, ...] = tuple(Transport)
     measured: Measured | None = field(default=None, repr=False)  # replaces rates and efficiencies above
 
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        generation = self.pcie_generation
+        legal = ", ".join(map(str, PCIE_LANE_BYTES_PER_S))
+        known = generation is None or generation in PCIE_LANE_BYTES_PER_S
+        require(known, f"pcie_generation = {generation}: known are {legal}")
+        require((generation is None) == (self.pcie_lanes is None), "pcie_generation and pcie_lanes go together")
+
+    @property
+    def pcie_bytes_per_s(self) -> float | None:
+        """The peak of its slot, in one direction."""
+        if self.pcie_generation is None or self.pcie_lanes is None:
+            return None
+        return self.pcie_lanes * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
+
     def flops_per_s(self, itemsize: int) -> float:
+        """The peak for numbers of so many bytes."""
         rates = {4: self.fp32_flops_per_s, 8: self.fp64_flops_per_s}
         require(itemsize in rates, f"itemsize = {itemsize}: device {self.name} has rates for 4 and 8 bytes")
         return rates[itemsize]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Checked):
     """A directed connection that carries bytes at one rate after a latency."""
 
-    bytes_per_s: float
-    latency_s: float
+    bytes_per_s: ByteRate
+    latency_s: Seconds
 
     def seconds(self, num_bytes: float) -> float:
         return self.latency_s + num_bytes / self.bytes_per_s
@@ -47,32 +133,50 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pcie(Link):
-    """From a device to host memory, over a switch that some devices share and a root complex that all do."""
+    """The way from a device to host memory, over a switch that some devices share and a root complex that all do."""
 
-    devices_per_switch: int | None = None
-    switch_bytes_per_s: float | None = None  # between a switch and the root complex, each way
-    root_bytes_per_s: float | None = None  # through the root complex, each way: to memory, and between switches
+    devices_per_switch: Count | None = None
+    switch_bytes_per_s: ByteRate | None = None  # between a switch and the root complex, each way
+    root_bytes_per_s: ByteRate | None = None  # through the root complex, each way: to memory, and between switches
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        together = (self.devices_per_switch is None) == (self.switch_bytes_per_s is None)
+        require(together, "devices_per_switch and switch_gbytes_per_s go together")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvlink(Link):
+    """Direct links between the devices of a host, or from each to a switch."""
+
     groups: tuple[tuple[int, ...], ...] = ()  # devices of a host with direct links to each other; none: a switch
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        for group in self.groups:
+            legal = len(set(group)) == len(group) > 1 and min(group) >= 0
+            require(legal, f"groups: {list(group)}: a group is two or more devices of a host, numbered from 0")
+        pairs = Counter(tuple(sorted(pair)) for group in self.groups for pair in combinations(group, 2))
+        for (a, b), times in pairs.items():
+            require(times == 1, f"groups: devices {a} and {b} are in {times} groups; give their link once")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic(Link):
+    """The port of a host, or of each of its devices, to the network; the latency is from end to end."""
+
     per: Per = Per.HOST
-    payload: float = 1.0  # of the rate, what headers of packets leave
-    burst_s: float = 0.0  # of a rate limiter: so much of its rate passes at once after a pause
+    payload: Share = 1.0  # of the rate, what headers of packets leave
+    burst_s: Seconds = 0.0  # of a rate limiter: so much of its rate passes at once after a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class LeafSpine(Checked):
     """Leaves with equal hosts under one spine; without it all hosts are at one switch that never blocks."""
 
-    hosts_per_leaf: int
-    oversubscription: float = 1.0  # what the ports of a full leaf carry, over what its way to the spine does
-    latency_s: float = 0.0  # between leaf and spine
+    hosts_per_leaf: Count
+    oversubscription: Factor = 1.0  # what the ports of a full leaf carry, over what its way to the spine does
+    latency_s: Seconds = 0.0  # between leaf and spine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,56 +187,82 @@ class Wire(Link):
     kind: LinkKind
     both: bool = True
 
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        require(len(set(self.ends)) == len(self.ends) == 2, f"ends = {list(self.ends)}: a link joins two nodes")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gloo:
+class Gloo(Checked):
+    """Bytes staged through host memory and carried by TCP."""
+
     rendezvous: ClassVar[bool] = False  # receives are posted ahead, so bytes leave at once
     exchange: ClassVar[AllToAll] = AllToAll.GROUPED
-    stream_bytes_per_s: float  # of one TCP stream: each pair of ranks has one
-    host_bytes_per_s: float  # of all streams of a host together
-    latency_s: float
-    exchange_s: float = 0.0  # before the first byte of a rank's sends: waking threads, pinning, synchronising
-    rank_bytes_per_s: float | None = None  # of all streams of one rank, in and out: one thread serves them
+    stream_bytes_per_s: ByteRate  # of one TCP stream: each pair of ranks has one
+    host_bytes_per_s: ByteRate  # of all streams of a host together
+    latency_s: Seconds
+    exchange_s: Seconds = 0.0  # before the first byte of a rank's sends: waking threads, pinning, synchronising
+    rank_bytes_per_s: ByteRate | None = None  # of all streams of one rank, in and out: one thread serves them
     streams: Streams = Streams.MESSAGE
-    chunk_bytes: float | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
-    core_s_per_byte: float | None = None  # of the cores that ranks share, both ends together, for a byte that moves
-    core_s_per_message: float = 0.0  # the same for a message, however small
-    core_s_per_step: float = 0.0  # of each rank's core, for a step of an all-reduce
-    compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
-    transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run
+    chunk_bytes: Bytes | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
+    core_s_per_byte: Positive | None = None  # of the cores that ranks share, both ends together, for a byte that moves
+    core_s_per_message: NotNegative = 0.0  # the same for a message, however small
+    core_s_per_step: NotNegative = 0.0  # of each rank's core, for a step of an all-reduce
+    compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move
+    transfer_slowdown: Factor = 1.0  # of a rank's bytes while its kernels run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nccl:
+class Nccl(Checked):
+    """Bytes copied from device to device by kernels."""
+
     rendezvous: ClassVar[bool] = True  # both ends copy: bytes move when the kernels of both are there
     core_s_per_message: ClassVar[float] = 0.0  # kernels of the device copy
     core_s_per_step: ClassVar[float] = 0.0
-    efficiency: float  # fraction of a link's rate that payload gets
-    latency_s: float
-    remote_bytes_per_s: float | None = None  # of one flow to another host, where that is below what the links allow
+    efficiency: Share  # of a link's rate, what payload gets
+    latency_s: Seconds
+    remote_bytes_per_s: ByteRate | None = None  # of one flow to another host, where that is below what the links allow
     allreduce: AllReduce = AllReduce.AUTO
     exchange: AllToAll = AllToAll.GROUPED
-    compute_slowdown: float = 1.0  # of a rank's kernels while its bytes move
-    transfer_slowdown: float = 1.0  # of a rank's bytes while its kernels run
+    compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move
+    transfer_slowdown: Factor = 1.0  # of a rank's bytes while its kernels run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    name: str
+class Price(Checked):
+    """What a host costs while it is rented, whole; a list price is what it was on its date."""
+
+    per_host_hour: Positive
+    date: str
+    source: str
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joints(Checked):
+    """All that joins devices, in a file and in the cluster it describes: links, transports; and the price of a host."""
+
     description: str
     source: str
+    transport: Transport
+    pcie: Pcie | None = None
+    nvlink: Nvlink | None = None
+    nic: Nic | None = None
+    network: LeafSpine | None = None
+    links: tuple[Wire, ...] = field(default=(), repr=False)
+    gloo: Gloo | None = None
+    nccl: Nccl | None = None
+    shared_cores: Count | None = None  # of the one machine that all hosts are emulated on; none: each rank has its own
+    price: Price | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Joints):
+    """Ranks with a device and a host each, and all that joins them."""
+
+    name: str
     devices: tuple[Device, ...]  # of each rank in use
     hosts: tuple[int, ...] = field(repr=False)  # of each rank there is, in use or not
-    transport: Transport
-    pcie: Pcie | None
-    nvlink: Nvlink | None
-    nic: Nic | None
-    gloo: Gloo | None
-    nccl: Nccl | None
-    network: Network | None = None
-    links: tuple[Wire, ...] = field(default=(), repr=False)
-    shared_cores: int | None = None  # of the one machine that all hosts are emulated on; none: each rank has its own
-    price: PriceTable | None = None
 
     @property
     def num_ranks(self) -> int:

@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.base.records import require
-from halocast.schedule.ir import Kernel, Kind, Op, Pull, Push
 
 Dims = tuple[int, ...]
 Terms = dict[str, float]
@@ -154,14 +153,15 @@ class Measured:
         cold = max(0.0, 1 - self.cache_bytes / max(num_bytes, 1)) if self.warm else 1.0
         return replace(self, cold=cold)
 
-    def seconds(self, kernel: Kernel, itemsize: int) -> float:
-        cold, warm = self.fit(kernel.kind), _find(self.warm, kernel.kind)
-        require(cold is not None, f"the profile has no {kernel.kind}: measure again (halocast calibrate --fresh)")
+    def seconds(self, kind: str, dims: Dims, itemsize: int) -> float:
+        """What a kernel takes in an op."""
+        cold, warm = self.fit(kind), _find(self.warm, kind)
+        require(cold is not None, f"the profile has no {kind}: measure again (halocast calibrate --fresh)")
         assert cold is not None
-        seconds = cold.seconds(kernel.dims, itemsize)
+        seconds = cold.seconds(dims, itemsize)
         if warm is not None and self.cold < 1:
-            seconds = self.cold * seconds + (1 - self.cold) * min(seconds, warm.seconds(kernel.dims, itemsize))
-        return (self.launch_s + seconds * self._slower(kernel.kind) / self.speed) * self.turns
+            seconds = self.cold * seconds + (1 - self.cold) * min(seconds, warm.seconds(dims, itemsize))
+        return (self.launch_s + seconds * self._slower(kind) / self.speed) * self.turns
 
     def _slower(self, kind: str) -> float:
         context = dict(self.context).get(kind)
@@ -169,10 +169,9 @@ class Measured:
             context = 1.0 if any(fit.kind == kind for fit in self.kernels) else _factor(self.context, kind)
         return context * (1 + self.crowd * (_factor(self.busy, kind) - 1))
 
-    def op_overhead_s(self, op: Op) -> float:
-        if isinstance(op.work, Push | Pull) and self.store is not None:
-            return self.communication_op_s + self.store.seconds((op.work.num_bytes,), FLOAT_BYTES)
-        return self.op_s * self.turns if op.kind in (Kind.COMPUTE, Kind.SAMPLE) else self.communication_op_s
+    def store_s(self, num_bytes: int) -> float:
+        """What a core takes to copy rows to or from the store of its host; nothing where that was not measured."""
+        return 0.0 if self.store is None else self.store.seconds((num_bytes,), FLOAT_BYTES)
 
 
 def crowd_of(together: int, measured: int) -> float:

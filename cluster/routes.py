@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
-from halocast.cluster.tables import LinkKind
+from halocast.cluster.machine import LinkKind
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

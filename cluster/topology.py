@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halocast.base.errors import InputError
-from halocast.cluster.machine import Cluster, Link, Nic, Nvlink, Pcie
+from halocast.cluster.machine import Cluster, Link, LinkKind, Nic, Nvlink, Pcie, Per, Transport
 from halocast.cluster.routes import NO_LINK, Ints, Router
-from halocast.cluster.tables import LinkKind, Per, Transport
 
 PROBE_BYTES = 1e6
 Route = tuple[int, ...]

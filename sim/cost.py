@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.cluster.catalogue import Cluster, Device
+from halocast.cluster.measured import Measured
 from halocast.models.arithmetic import bytes_moved, flops
-from halocast.schedule.ir import Kernel, Kind, Op, Schedule
+from halocast.schedule.ir import Kernel, Kind, Op, Pull, Push, Schedule
 from halocast.sim.network.transports import settings_of
 
 
@@ -51,8 +52,16 @@ def _touching(device: Device, num_bytes: int) -> Device:
 
 def op_seconds(op: Op, device: Device) -> float:
     """The op's kernels one after the other, and the executor's own work where it was measured; no communication."""
-    overhead_s = 0.0 if device.measured is None else device.measured.op_overhead_s(op)
+    overhead_s = 0.0 if device.measured is None else _overhead_s(op, device.measured)
     return overhead_s + sum(kernel_seconds(kernel, device) for kernel in op.work.kernels)
+
+
+def _overhead_s(op: Op, measured: Measured) -> float:
+    """What the executor does for an op beside its kernels."""
+    if op.kind in (Kind.COMPUTE, Kind.SAMPLE):
+        return measured.op_s * measured.turns
+    stored_s = measured.store_s(op.work.num_bytes) if isinstance(op.work, Push | Pull) else 0.0
+    return measured.communication_op_s + stored_s
 
 
 def kernel_seconds(kernel: Kernel, device: Device) -> float:
@@ -61,7 +70,7 @@ def kernel_seconds(kernel: Kernel, device: Device) -> float:
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
     if device.measured is not None:
-        return device.measured.seconds(kernel, itemsize)
+        return device.measured.seconds(kernel.kind, kernel.dims, itemsize)
     compute_s = roof.flops(kernel, device) / (device.flops_per_s(itemsize) * device.efficiency.flops)
     return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
 

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from halocast.base.records import require
 from halocast.calibrate.profile import calibrated, load_profile
 from halocast.cluster.catalogue import Cluster, Device, load_cluster, load_device
-from halocast.cluster.machine import Gloo, Link, Wire
-from halocast.cluster.tables import LinkKind, Transport
+from halocast.cluster.machine import Gloo, Link, LinkKind, Transport, Wire
 from halocast.study.scenario import FACTORS, ClusterSection, Scenario
 from halocast.study.testbeds import MOST_RANKS, resized
 

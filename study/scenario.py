@@ -11,6 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.methods import METHODS
@@ -290,21 +292,4 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
 
 def format_scenario(scenario: Scenario) -> str:
     """The scenario as TOML, so that a report can say exactly what it answers."""
-    sections = []
-    for name, table in tables_of(scenario).items():
-        lines = [f"{key} = {_toml(value)}" for key, value in table.items()]
-        sections.append("\n".join([f"[{name}]", *lines]))
-    return "\n\n".join(sections) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return tomli_w.dumps(tables_of(scenario))

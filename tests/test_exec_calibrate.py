@@ -12,9 +12,10 @@ import pytest
 
 from halocast.base.errors import RunError
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.calibrate.measure.machine import ALONE, GROUPS, OWN, Wanted, measure_here, merged
+from halocast.calibrate.measure.alone import ALONE
+from halocast.calibrate.measure.bench import FEWEST, MOST, Limits, is_known, summary, time_it
+from halocast.calibrate.measure.machine import GROUPS, OWN, Wanted, measure_here, merged
 from halocast.calibrate.measure.messages import COMMUNICATION
-from halocast.calibrate.measure.stopwatch import FEWEST, MOST, Limits, is_known, summary, time_it
 from halocast.cli.calibrate import last_cache_bytes
 from halocast.exec.launch.emulate import Emulation, can_emulate
 
@@ -139,14 +140,14 @@ def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.Mo
 
 def test_torchrun_measures_as_well_and_its_first_rank_writes_the_profile(tmp_path: Path) -> None:
     """All groups but the last are kept from a file made by hand, so little is left to measure."""
-    from halocast.calibrate.fit import Point
+    from halocast.calibrate.points import MeasuredPoint
     from halocast.calibrate.profile import load_profile
     from halocast.cli.calibrate import Choices, _begin, _made
 
     out = tmp_path / "p.toml"
     choices = Choices(out=out, quick=True, fresh=False, device="cpu", transport="auto", name="", ranks=2)
     points = [
-        Point(group="kernels", kind=kind, dims=tuple(size for _ in dims), seconds=1e-6 * size)
+        MeasuredPoint(group="kernels", kind=kind, dims=tuple(size for _ in dims), seconds=1e-6 * size)
         for kind, dims in KERNEL_DIMS.items()
         for size in (1, 10, 100, 1000)
     ]

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "graph": {"base"},
     "models": {"base"},
     "methods": {"base", "schedule", "graph", "models"},
-    "cluster": {"base", "schedule"},
+    "cluster": {"base"},
     "sim": {"base", "schedule", "models", "cluster"},
     "exec": {"base", "schedule", "graph", "models"},
     "calibrate": {"base", "schedule", "graph", "models", "cluster", "sim", "exec", "reports"},

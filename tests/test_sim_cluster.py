@@ -10,17 +10,22 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.cluster.catalogue import (
     AllReduce,
+    Device,
+    Efficiency,
     Gloo,
+    LeafSpine,
     Nccl,
     Nic,
     Nvlink,
     Pcie,
+    Per,
     Transport,
     list_clusters,
     list_devices,
     load_cluster,
     load_device,
 )
+from halocast.cluster.machine import Streams
 
 GOOD = """
 description = "two boxes"
@@ -71,6 +76,88 @@ def test_a_file_becomes_bytes_and_seconds(tmp_path: Path) -> None:
     assert cluster.nic == Nic(bytes_per_s=1.25e9, latency_s=3e-5)
     assert cluster.gloo == Gloo(stream_bytes_per_s=5e8, host_bytes_per_s=1.1e10, latency_s=8e-5)
     assert cluster.nccl == Nccl(efficiency=0.75, latency_s=2e-5, remote_bytes_per_s=2.5e8)
+
+
+@pytest.mark.parametrize("keys", ["bytes_per_s = 1.25e9, latency_s = 3e-5", "gbytes_per_s = 1.25, latency_us = 30"])
+def test_links_can_be_given_in_si_units_and_in_other_units(tmp_path: Path, keys: str) -> None:
+    path = written(tmp_path, "gbit_per_s = 10, latency_us = 30", keys)
+    assert load_cluster(path).nic == Nic(bytes_per_s=1.25e9, latency_s=3e-5)
+
+
+def test_a_rate_given_twice_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "gbit_per_s = 10", "gbit_per_s = 10, gbytes_per_s = 1.25")
+    said = "gbit_per_s and gbytes_per_s are one quantity in two units: give one of them"
+    assert refusal(path) == f"{path}.nic: {said}"
+
+
+STAGED = Gloo(
+    stream_bytes_per_s=8e8,
+    host_bytes_per_s=11e9,
+    latency_s=8e-5,
+    exchange_s=0.018,
+    rank_bytes_per_s=3.4e9,
+    streams=Streams.PAIR,
+    compute_slowdown=1.45,
+)
+
+
+def joints(name: str) -> tuple[object, ...]:
+    cluster = load_cluster(name)
+    return (cluster.pcie, cluster.nvlink, cluster.nic, cluster.network, cluster.gloo, cluster.nccl)
+
+
+def test_clusters_of_the_catalogue_are_literally_these() -> None:
+    """To the last bit: simulated traces are compared exactly."""
+    assert joints("cpu-4x1-1gbit") == (
+        None,
+        None,
+        Nic(bytes_per_s=1.25e8, latency_s=2e-5, payload=0.9927, burst_s=0.001),
+        None,
+        Gloo(stream_bytes_per_s=1.3e9, host_bytes_per_s=1.3e9, latency_s=8e-5),
+        None,
+    )
+    assert joints("mixed-4-hosts-leaf-spine") == (
+        Pcie(bytes_per_s=25e9, latency_s=1e-5, devices_per_switch=2, switch_bytes_per_s=25e9),
+        None,
+        Nic(bytes_per_s=12.5e9, latency_s=3e-6),
+        LeafSpine(hosts_per_leaf=2, oversubscription=2.0, latency_s=5e-7),
+        STAGED,
+        Nccl(efficiency=0.79, latency_s=2e-5, compute_slowdown=1.2),
+    )
+    assert joints("a5000-2x4-pcie4-ib200") == (
+        Pcie(bytes_per_s=25e9, latency_s=1e-5, devices_per_switch=2, switch_bytes_per_s=50e9, root_bytes_per_s=42e9),
+        None,
+        Nic(bytes_per_s=13.125e9, latency_s=3e-6),
+        None,
+        STAGED,
+        Nccl(efficiency=0.79, latency_s=2e-5, remote_bytes_per_s=7.2e9, compute_slowdown=1.2),
+    )
+    assert joints("h100-4x8-nvlink-ib400") == (
+        Pcie(bytes_per_s=50e9, latency_s=1e-5),
+        Nvlink(bytes_per_s=400e9, latency_s=5e-6),
+        Nic(bytes_per_s=50e9, latency_s=3e-6, per=Per.DEVICE),
+        None,
+        STAGED,
+        Nccl(efficiency=0.79, latency_s=2e-5, compute_slowdown=1.2),
+    )
+
+
+def test_a_device_of_the_catalogue_is_literally_this() -> None:
+    efficiency = Efficiency(flops=0.67, gemm_tile=32, stream=0.9, gather=0.5, spmm_hit=4.5, spmm_skew=2.0)
+    assert load_device("cpu") == Device(
+        name="cpu",
+        source="measured: one core of a Xeon at 2.80 GHz, torch 2.13 on one thread",
+        memory_bytes=4_000_000_000,
+        fp32_flops_per_s=1.79e11,
+        fp64_flops_per_s=8.96e10,
+        memory_bytes_per_s=8e9,
+        cache_bytes=1.25e6,
+        launch_s=2e-6,
+        efficiency=efficiency,
+        transports=(Transport.GLOO,),
+    )
+    h100 = load_device("h100")
+    assert (h100.memory_bytes, h100.launch_s, h100.pcie_bytes_per_s) == (80_000_000_000, 8.5e-6, 16 * 3.938e9)
 
 
 def test_a_transport_says_how_it_overlaps_and_reduces(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from halocast.base.errors import InputError
 from halocast.base.kernels import KERNEL_DIMS
 from halocast.calibrate.constants import make_profile
-from halocast.calibrate.fit import Point, fit_points, split
-from halocast.calibrate.groups import EMULATED
+from halocast.calibrate.fit import fit_points, split
+from halocast.calibrate.points import EMULATED, MeasuredPoint
 from halocast.calibrate.profile import Made
 from halocast.cluster.measured import Fit, Measured, kernel_terms
-from halocast.schedule.ir import Kernel
 
 GEMM = {"launch": 5e-6, "flop": 1e-11, "byte_left": 2e-11}
 STREAM = {"launch": 3e-6, "byte": 1e-10}
@@ -38,13 +37,15 @@ def seconds(prices: dict[str, float], kind: str, dims: tuple[int, ...]) -> float
     return sum(price * terms[name] for name, price in prices.items())
 
 
-def points(prices: dict[str, float], kind: str, count: int = 60, noise: float = 0.0) -> list[Point]:
+def points(prices: dict[str, float], kind: str, count: int = 60, noise: float = 0.0) -> list[MeasuredPoint]:
     rng = np.random.default_rng(7)
     made = []
     for _ in range(count):
         dims = tuple(int(10 ** rng.uniform(1, 4.5)) for _ in KERNEL_DIMS[kind])
         made.append(
-            Point(group=kind, kind=kind, dims=dims, seconds=seconds(prices, kind, dims) * (1 + noise * rng.normal()))
+            MeasuredPoint(
+                group=kind, kind=kind, dims=dims, seconds=seconds(prices, kind, dims) * (1 + noise * rng.normal())
+            )
         )
     return made
 
@@ -63,7 +64,7 @@ def test_known_prices_come_back(kind: str, prices: dict[str, float]) -> None:
 def test_a_tenth_of_points_far_off_does_not_bend_the_fit() -> None:
     made = points(GEMM, "gemm", noise=0.01)
     spoilt = [
-        Point(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * (4 if k % 10 == 3 else 1))
+        MeasuredPoint(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * (4 if k % 10 == 3 else 1))
         for k, p in enumerate(made)
     ]
     fit, _ = fit_points("gemm", spoilt)
@@ -80,7 +81,9 @@ def test_errors_are_those_of_points_the_fit_has_not_seen() -> None:
     assert {r.point.seconds for r in residuals} == {p.seconds for p in unseen}
     assert sorted(p.seconds for p in seen + unseen) == sorted(p.seconds for p in made)
     assert again.median_error == pytest.approx(float(np.median([abs(r.error) for r in residuals])))
-    worse = [p if p in seen else Point(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * 1.5) for p in made]
+    worse = [
+        p if p in seen else MeasuredPoint(group="gemm", kind="gemm", dims=p.dims, seconds=p.seconds * 1.5) for p in made
+    ]
     _, held = split(worse)
     fit, _ = fit_points("gemm", worse)
     assert len(held) == len(unseen)
@@ -89,7 +92,7 @@ def test_errors_are_those_of_points_the_fit_has_not_seen() -> None:
 
 @given(count=st.integers(3, 50))
 def test_a_third_is_held_out_but_neither_the_smallest_nor_the_largest(count: int) -> None:
-    made = [Point(group="g", kind="gemm", dims=(k, 1, 1), seconds=k + 1.0) for k in range(count)]
+    made = [MeasuredPoint(group="g", kind="gemm", dims=(k, 1, 1), seconds=k + 1.0) for k in range(count)]
     seen, unseen = split(made)
     assert abs(len(unseen) - count / 3) <= 1
     assert made[0] in seen
@@ -101,7 +104,7 @@ def test_too_few_points_and_impossible_times_are_refused() -> None:
     with pytest.raises(InputError, match="2 points of gemm: a fit needs at least 3"):
         fit_points("gemm", points(GEMM, "gemm", count=2))
     with pytest.raises(InputError, match=r"gemm: a point of gemm \(1, 2, 3\) took 0 s"):
-        Point(group="gemm", kind="gemm", dims=(1, 2, 3), seconds=0)
+        MeasuredPoint(group="gemm", kind="gemm", dims=(1, 2, 3), seconds=0)
 
 
 def fit(kind: str = "elementwise", **prices: float) -> Fit:
@@ -124,21 +127,21 @@ def test_how_far_work_is_outside_the_measured_range(dims: tuple[int, int], times
 
 def test_a_kind_that_was_not_measured_costs_as_much_as_the_one_it_is_like() -> None:
     measured = Measured(kernels=(fit(launch=1.0, byte=0.5),), launch_s=0.25)
-    assert measured.seconds(Kernel("dropout", (10, 3)), 4) == 0.25 + 1 + 0.5 * 120
+    assert measured.seconds("dropout", (10, 3), 4) == 0.25 + 1 + 0.5 * 120
     with pytest.raises(InputError, match="the profile has no gemm"):
-        measured.seconds(Kernel("gemm", (1, 1, 1)), 4)
+        measured.seconds("gemm", (1, 1, 1), 4)
 
 
 def test_all_cores_busy_cost_as_much_more_as_measured() -> None:
     alone, all_busy = (
         Measured(kernels=(fit(launch=2.0),), busy=(("elementwise", 1.5),), crowd=crowd) for crowd in (0.0, 1.0)
     )
-    kernel = Kernel("elementwise", (10, 1))
-    assert (alone.seconds(kernel, 4), all_busy.seconds(kernel, 4)) == (2.0, 3.0)
+    kernel = ("elementwise", (10, 1), 4)
+    assert (alone.seconds(*kernel), all_busy.seconds(*kernel)) == (2.0, 3.0)
 
 
-def message(kind: str, size: int, seconds: float, **note: float) -> Point:
-    return Point(group=kind, kind=kind, dims=(size,), seconds=seconds, note=dict(note))
+def message(kind: str, size: int, seconds: float, **note: float) -> MeasuredPoint:
+    return MeasuredPoint(group=kind, kind=kind, dims=(size,), seconds=seconds, note=dict(note))
 
 
 def test_a_transports_constants_are_those_that_made_the_points() -> None:
@@ -183,7 +186,10 @@ def test_transports_of_devices_take_no_cores_that_compute() -> None:
 def test_where_noise_hides_the_price_of_a_byte_the_rate_is_the_best_that_was_seen() -> None:
     """On a machine that others use, large messages may seem to take no longer than small ones."""
     sizes = [4, 40, 400, 4_000, 40_000, 400_000, 4_000_000]
-    points = [Point(group="messages", kind="message", dims=(n,), seconds=0.02 - 0.001 * k) for k, n in enumerate(sizes)]
+    points = [
+        MeasuredPoint(group="messages", kind="message", dims=(n,), seconds=0.02 - 0.001 * k)
+        for k, n in enumerate(sizes)
+    ]
     table, _ = make_profile(MADE, points)
     assert table.messages is not None
     assert table.messages.stream_bytes_per_s == pytest.approx(4_000_000 / 0.014)
@@ -202,9 +208,13 @@ def test_between_emulated_hosts_a_transport_has_constants_of_its_own_and_steps_o
     note = {"what": "allreduce (gcn)", "kernels": [], "ends": 0, "bytes": 0, "ranks": 2}
     made += [
         # an op's extra, and per step: latency, the step by itself, its extra
-        Point(group="ops", kind="executed_allreduce", dims=(0,), seconds=9e-5 + 2 * (2e-5 + 8e-5 + 7e-5), note=note),
+        MeasuredPoint(
+            group="ops", kind="executed_allreduce", dims=(0,), seconds=9e-5 + 2 * (2e-5 + 8e-5 + 7e-5), note=note
+        ),
         # a message, its latency, the op's extra
-        Point(group="ops", kind="executed_exchange", dims=(1,), seconds=3e-5 + 2e-5 + 9e-5, note={**note, "ends": 2}),
+        MeasuredPoint(
+            group="ops", kind="executed_exchange", dims=(1,), seconds=3e-5 + 2e-5 + 9e-5, note={**note, "ends": 2}
+        ),
     ]
     table, _ = make_profile(MADE, made)
     assert table.messages is not None
@@ -215,11 +225,11 @@ def test_between_emulated_hosts_a_transport_has_constants_of_its_own_and_steps_o
     assert table.overhead.communication_op_s == pytest.approx(9e-5, rel=0.01)
 
 
-def in_group(prefix: str, point: Point) -> Point:
+def in_group(prefix: str, point: MeasuredPoint) -> MeasuredPoint:
     return replace(point, group=f"{prefix}{point.group}")
 
 
-def ops_of(ranks: int, gemm_factor: float, stream_factor: float) -> list[Point]:
+def ops_of(ranks: int, gemm_factor: float, stream_factor: float) -> list[MeasuredPoint]:
     """Ops of a product and an elementwise kernel that take so much longer than alone."""
     ops = []
     for k in range(30):
@@ -229,7 +239,7 @@ def ops_of(ranks: int, gemm_factor: float, stream_factor: float) -> list[Point]:
         )
         kernels = [["gemm", list(gemm)], ["elementwise", list(stream)]]
         note = {"what": "forward (sage)", "kernels": kernels, "ranks": ranks}
-        ops.append(Point(group="ops", kind="executed", dims=(2,), seconds=taken, note=note))
+        ops.append(MeasuredPoint(group="ops", kind="executed", dims=(2,), seconds=taken, note=note))
     return ops
 
 
@@ -245,7 +255,7 @@ def test_a_kind_that_takes_longer_in_ops_has_a_factor_and_others_stay_at_one() -
 @pytest.mark.parametrize(("ranks", "factor"), [(1, 1.6), (2, 1.0)])
 def test_what_busy_cores_cost_is_not_counted_again_as_what_ops_cost(ranks: int, factor: float) -> None:
     """Ops of two ranks ran while both cores were busy; the same ops of one rank alone would say that ops cost more."""
-    busy = Point(group="busy", kind="busy_elementwise", dims=(2,), seconds=1.6)
+    busy = MeasuredPoint(group="busy", kind="busy_elementwise", dims=(2,), seconds=1.6)
     table, _ = make_profile(MADE, [*ALONE, busy, *ops_of(ranks, 1.0, 1.6)])
     assert table.context == pytest.approx({"elementwise": factor, "gemm": 1.0}, rel=0.05)
 
@@ -258,7 +268,7 @@ def test_a_kernel_that_only_two_ops_have_gets_its_factor(smallest: int) -> None:
     for dims in ((smallest, 4), (3 * smallest, 4)):
         note = {"what": "sample_rows (sage)", "kernels": [["draw", list(dims)]]}
         taken = 2e-5 + 2 * seconds(drawn, "draw", dims)
-        rare.append(Point(group="ops", kind="executed", dims=(1,), seconds=taken, note=note))
+        rare.append(MeasuredPoint(group="ops", kind="executed", dims=(1,), seconds=taken, note=note))
     table, rows = make_profile(MADE, [*ALONE, *points(drawn, "draw", 30), *ops_of(1, 1.0, 1.0), *rare])
     assert table.context["draw"] == pytest.approx(2.0, rel=0.2)  # held near 1
     assert "  sample_rows (sage)" not in {row.what for row in rows}
@@ -269,7 +279,7 @@ def test_what_turns_on_a_core_cost_is_what_an_epoch_takes_beyond_the_ops_of_its_
     op = ops_of(2, 1.0, 1.0)[5]
     seconds_of_all = 4 * 2 * op.seconds
     note = {"ops": [op.note["kernels"]] * 8, "ranks": 4, "cores": 2}
-    crowd = Point(group="ops", kind="executed_in_turns", dims=(8,), seconds=1.2 * seconds_of_all / 2, note=note)
+    crowd = MeasuredPoint(group="ops", kind="executed_in_turns", dims=(8,), seconds=1.2 * seconds_of_all / 2, note=note)
     table, _ = make_profile(MADE, [*ALONE, *ops_of(2, 1.0, 1.0), crowd])
     assert table.turns == pytest.approx(1.2, rel=0.02)
     assert make_profile(MADE, [*ALONE, *ops_of(2, 1.0, 1.0)])[0].turns == 1.0
@@ -292,8 +302,8 @@ def test_what_handlers_cost_comes_from_ops_that_ran() -> None:
         dims, times = (10 * (k + 1), 20, 30), 1 + k % 3
         taken = times * (seconds(GEMM, "gemm", dims) + 3e-6) + 4e-5
         note = {"what": "forward (sage)", "kernels": [["gemm", list(dims)]] * times}
-        ops.append(Point(group="ops", kind="executed", dims=(times,), seconds=taken, note=note))
-    empty = Point(group="interpreter", kind="op", dims=(1,), seconds=1e-6)
+        ops.append(MeasuredPoint(group="ops", kind="executed", dims=(times,), seconds=taken, note=note))
+    empty = MeasuredPoint(group="interpreter", kind="op", dims=(1,), seconds=1e-6)
     table, rows = make_profile(MADE, [*made, *ops, empty])
     assert table.overhead.op_s == pytest.approx(4e-5, rel=0.01)  # ops are timed with what comes before them
     assert table.overhead.launch_s == pytest.approx(3e-6, rel=0.02)

@@ -24,7 +24,7 @@ from halocast.cluster.catalogue import (
     load_cluster,
     load_device,
 )
-from halocast.cluster.tables import Streams
+from halocast.cluster.machine import Streams
 from halocast.schedule.ir import AllReduce as Sum
 from halocast.sim.network.collectives import tree_edges
 from halocast.sim.network.links import SharedLinks, UnlimitedLinks, after

@@ -2,14 +2,28 @@
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import profiles
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.calibrate.profile import FitTable, Overhead, calibrated, format_profile, load_profile
+from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
+from halocast.calibrate.profile import (
+    FORMAT,
+    FitTable,
+    Made,
+    MessageCosts,
+    Overhead,
+    ProfileTable,
+    calibrated,
+    format_profile,
+    load_profile,
+    write_profile,
+)
 from halocast.cluster.catalogue import load_cluster
 from halocast.schedule.ir import Compute, Exchange, Kernel, Lane, Op, Pull, Schedule
 from halocast.sim.cost import op_seconds
@@ -24,6 +38,61 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     assert found.table == table
     assert found.source == f"{tmp_path / 'p.toml'} (2026-01-02 03:04 UTC, here)"
     assert format_profile(found.table) == format_profile(table)
+
+
+NUMBERS = st.floats(0, allow_infinity=False)
+SIZES = st.integers(0, 2**62)
+
+
+def fit_tables(dims: tuple[str, ...]) -> st.SearchStrategy[FitTable]:
+    return st.builds(
+        FitTable,
+        seconds=st.dictionaries(st.text(max_size=9), NUMBERS, max_size=4),
+        range=st.fixed_dictionaries(dict.fromkeys(dims, st.tuples(SIZES, SIZES))),
+        num_points=SIZES,
+        num_held_out=SIZES,
+        median_error=NUMBERS,
+        p90_error=NUMBERS,
+    )
+
+
+KERNEL_TABLES = st.fixed_dictionaries(
+    {kind: fit_tables(dims) for kind, dims in KERNEL_DIMS.items() if kind not in KERNEL_LIKE}
+)
+COSTS = st.builds(MessageCosts, **dict.fromkeys((f.name for f in fields(MessageCosts)), NUMBERS))
+OF_BYTES = fit_tables(("bytes",))
+TABLES = st.builds(
+    ProfileTable,
+    made=st.builds(
+        Made, format=st.just(FORMAT), last_cache_bytes=SIZES, **dict.fromkeys(("cores", "threads", "ranks"), SIZES)
+    ),
+    kernels=KERNEL_TABLES,
+    warm=st.just({}) | KERNEL_TABLES,
+    context=st.dictionaries(st.text(max_size=9), NUMBERS, max_size=4),
+    cache_bytes=NUMBERS,
+    busy=st.dictionaries(st.text(max_size=9), NUMBERS, max_size=4),
+    overhead=st.builds(Overhead, op_s=NUMBERS, communication_op_s=NUMBERS, launch_s=NUMBERS),
+    messages=st.none() | COSTS,
+    emulated=st.none() | COSTS,
+    allreduce=st.none() | OF_BYTES,
+    store=st.none() | OF_BYTES,
+    copies=st.dictionaries(st.sampled_from(["down", "up"]), OF_BYTES),
+)
+
+
+@given(table=TABLES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_profile_comes_back_to_the_last_digit(
+    table: ProfileTable, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("profiles") / "p.toml"
+    write_profile(path, table)
+    assert load_profile(path).table == table
+
+
+def test_a_price_is_written_with_all_its_digits() -> None:
+    text = format_profile(profiles.profile_table(launch_s=0.1 + 0.2))
+    assert "launch = 0.30000000000000004\n" in text
 
 
 def test_ops_of_a_calibrated_cluster_cost_what_was_measured(tmp_path: Path) -> None:
@@ -94,7 +163,7 @@ def test_a_kind_that_no_op_had_costs_what_it_does_alone_unless_it_has_another_ki
         profile = load_profile(profiles.write(tmp_path / "p.toml", replace(table, context={"elementwise": 3.0})))
         measured = calibrated(load_cluster("cpu-local", gpus=1), profile).device(0).measured
         assert measured is not None
-        seconds[name] = measured.seconds(Kernel("draw", (9, 4)), 4)
+        seconds[name] = measured.seconds("draw", (9, 4), 4)
     assert seconds == pytest.approx({"own": 1e-3, "like": 3e-3})
 
 
@@ -104,11 +173,11 @@ def test_more_ranks_than_were_measured_divide_the_caches(tmp_path: Path) -> None
     warm = {kind: replace(fit, seconds={"launch": 0.0}) for kind, fit in plain.kernels.items()}
     table = replace(plain, warm=warm, cache_bytes=1000.0, cache_ranks=2, busy={}, overhead=Overhead())
     profile = load_profile(profiles.write(tmp_path / "p.toml", table))
-    kernel = Kernel("elementwise", (100, 2))
+    kernel = ("elementwise", (100, 2), 4)
     for ranks, expected in ((2, 0.0), (4, 0.5e-3)):
         measured = calibrated(load_cluster("cpu-4x1-unlimited", gpus=ranks), profile).device(0).measured
         assert measured is not None
-        assert measured.touching(1000).seconds(kernel, 4) == pytest.approx(expected)
+        assert measured.touching(1000).seconds(*kernel) == pytest.approx(expected)
 
 
 def test_rows_of_a_store_are_copied_by_the_core_that_wants_them(tmp_path: Path) -> None:
@@ -141,7 +210,7 @@ def test_a_profile_of_another_device_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[kernels.gemm.range]\nm = [1, 1000000000]", "[kernels.gemm.range]", "kernels.gemm.range: needs m, k, n"),
+        ("[kernels.gemm.range]\nm", "[kernels.gemm.range]\nh", "kernels.gemm.range: needs m, k, n"),
         ("kernels.spmm", "kernels.spnm", "kernels.spnm: known are gemm"),
         ("kernels.spmm", "kernels.sddmm", "kernels.spmm is missing"),
         ("format = 2", "format = 7", "format = 7: this version reads format 2"),

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.cluster.machine import Link
-from halocast.cluster.tables import LinkKind
+from halocast.cluster.machine import Link, LinkKind
 from halocast.cluster.topology import Topology
 
 NODES = ["gpu 0", "gpu 1", "gpu 2", "host 0", "host 1", "s", "t", "u"]

@@ -11,9 +11,9 @@ from halocast.base.errors import InputError
 from halocast.cluster.catalogue import (
     Cluster,
     Gloo,
+    LeafSpine,
     LinkKind,
     Nccl,
-    Network,
     Nic,
     Nvlink,
     Pcie,
@@ -170,7 +170,7 @@ def test_ports_of_devices_that_are_not_in_use_still_serve_their_host() -> None:
 
 @pytest.mark.parametrize(("per", "rate"), [(Per.HOST, 2 * 10 / 4), (Per.DEVICE, 2 * 4 * 10 / 4)])
 def test_the_way_to_the_spine_is_oversubscribed(per: Per, rate: float) -> None:
-    network = Network(hosts_per_leaf=2, oversubscription=4.0, latency_s=0.25)
+    network = LeafSpine(hosts_per_leaf=2, oversubscription=4.0, latency_s=0.25)
     nic = Nic(bytes_per_s=10.0, latency_s=3.0, per=per)
     fat = enlarged(replace(STAR, nic=nic, network=network), 16)
     assert rates(fat)["leaf 0 > spine"] == rates(fat)["spine > leaf 1"] == rate

@@ -1,10 +1,12 @@
-"""The kernels of the executor alone on one device, each over a grid of sizes.
+"""Measurements that rank 0 makes alone: the executor's kernels over a grid of sizes, and what its interpreter costs.
 
 A kernel is run as the handlers run it: by the same functions, with autograd where it works on what needs gradients.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
@@ -13,9 +15,9 @@ import torch.nn.functional as F  # noqa: N812  torch's own convention
 from torch import Tensor, nn
 
 from halocast.base.kernels import built_rows
-from halocast.calibrate.measure.bench import Bench, Measured, point
-from halocast.calibrate.measure.stopwatch import time_it
+from halocast.calibrate.measure.bench import Bench, PlainPoint, Timing, point, summary, time_it
 from halocast.exec.run.drawn import build_block
+from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import block_of, flatten
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import create_store
@@ -25,14 +27,16 @@ from halocast.graph.sampling import draw_boundary
 from halocast.graph.synthetic import synthetic
 from halocast.models.aggregate import Aggregate, neighbour_sum
 from halocast.models.modules import drop, hits, summed_loss
+from halocast.schedule.ir import Lane, Op, Schedule
 
 Run = Callable[[], object]
 WIDTHS = (8, 16, 32, 64, 100, 128, 256, 512)
 MOST_FLOPS, MOST_BYTES, MOST_ENTRIES = 2e9, 96e6, 4e6
+NUM_OPS, EPOCHS = 40, 60  # of a schedule whose ops do nothing
 QUICK = 8  # a quick calibration has largest sizes that are so much smaller
 
 
-def gemm(bench: Bench) -> Iterator[Measured]:
+def gemm(bench: Bench) -> Iterator[PlainPoint]:
     """Rows through a matrix, its gradient, and the rows' gradient: three shapes of a layer; also of last layers, whose
     results are narrow."""
     rng, most = bench.rng("gemm"), MOST_FLOPS / (QUICK if bench.quick else 1)
@@ -47,7 +51,7 @@ def gemm(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("gemm", (m, n, k), partial(torch.matmul, grad, matrix))
 
 
-def spmm(bench: Bench) -> Iterator[Measured]:
+def spmm(bench: Bench) -> Iterator[PlainPoint]:
     """Sums of neighbours and their gradient, over graphs of several sizes, densities and skews."""
     for rows, cols, nnz, width, skew in _graphs(bench, "spmm", 14 if bench.quick else 28):
         sums, given = some_graph(bench, rows, cols, nnz, skew), bench.tensor(cols, width)
@@ -56,7 +60,7 @@ def spmm(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("spmm", (cols, rows, nnz, width), back, skew=skew, back=True)
 
 
-def attention(bench: Bench) -> Iterator[Measured]:
+def attention(bench: Bench) -> Iterator[PlainPoint]:
     """Neighbours weighted edge by edge, the gradients of rows and weights; the softmax of the edges that enter a row:
     nine passes forth and four back, as the arithmetic counts them."""
     for rows, cols, nnz, width, skew in _graphs(bench, "attention", 6 if bench.quick else 12):
@@ -71,7 +75,7 @@ def attention(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("softmax", (nnz, 4), _backward(edges.softmax(scores.requires_grad_()), [scores]))
 
 
-def elementwise(bench: Bench) -> Iterator[Measured]:
+def elementwise(bench: Bench) -> Iterator[PlainPoint]:
     """One, two and three passes: column sums, rows scaled or cut off at zero, two tensors added."""
     for k, (rows, width) in enumerate(_shapes(bench, "elementwise", 8)):
         a, b, column = bench.tensor(rows, width), bench.tensor(rows, width), bench.tensor(rows, 1)
@@ -81,13 +85,13 @@ def elementwise(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("elementwise", (rows * width, 3), partial(torch.add, a, b))
 
 
-def dropout(bench: Bench) -> Iterator[Measured]:
+def dropout(bench: Bench) -> Iterator[PlainPoint]:
     for rows, width in _shapes(bench, "dropout", 7):
         given = bench.tensor(rows, width).requires_grad_()
         yield from bench.kernel("dropout", (rows * width, 3), partial(drop, given, 0.5))
 
 
-def norm(bench: Bench) -> Iterator[Measured]:
+def norm(bench: Bench) -> Iterator[PlainPoint]:
     for rows, width in _shapes(bench, "norm", 8):
         layer, given = nn.LayerNorm(width).to(bench.device.where), bench.tensor(rows, width).requires_grad_()
         yield from bench.kernel("norm", (rows, width), partial(layer, given))
@@ -95,7 +99,7 @@ def norm(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("norm_back", (rows, width), back)
 
 
-def loss(bench: Bench) -> Iterator[Measured]:
+def loss(bench: Bench) -> Iterator[PlainPoint]:
     """Of the train rows, its gradient, and the scores of all rows, as the handler does; 60 % are train rows."""
     for rows, classes in [(m, c) for m in sizes(100, 100_000, 5 if bench.quick else 8) for c in (7, 41)]:
         logits = bench.tensor(rows, classes).requires_grad_()
@@ -113,7 +117,7 @@ def _loss(logits: Tensor, labels: Tensor, masks: Sequence[Tensor]) -> None:
         hits(logits.detach()[rows], labels[rows])
 
 
-def update(bench: Bench) -> Iterator[Measured]:
+def update(bench: Bench) -> Iterator[PlainPoint]:
     """The optimiser's step over flat weights, and their gradients cleared."""
     for numel in sizes(500, 3_000_000 // (QUICK if bench.quick else 1), 7 if bench.quick else 12):
         weights, grads = flatten(nn.Linear(numel, 1, bias=False).to(bench.device.where))
@@ -126,14 +130,14 @@ def _update(optimizer: torch.optim.Optimizer, grads: Tensor) -> None:
     grads.zero_()
 
 
-def draw(bench: Bench) -> Iterator[Measured]:
+def draw(bench: Bench) -> Iterator[PlainPoint]:
     """Boundary rows drawn by their owner: on the CPU, wherever rows lie."""
     for count in sizes(100, 1_000_000 // (QUICK if bench.quick else 1), 6 if bench.quick else 10):
         offsets = np.array([0, count // 2, count])
         yield from bench.kernel("draw", (count, 4), partial(draw_boundary, offsets, 0.3, seed=0, rank=0, epoch=1))
 
 
-def build(bench: Bench) -> Iterator[Measured]:
+def build(bench: Bench) -> Iterator[PlainPoint]:
     """The local graph of an epoch from marks of its edges."""
     rng = bench.rng("build")
     for nodes in sizes(400, 40_000 // (QUICK if bench.quick else 1), 4 if bench.quick else 6):
@@ -146,7 +150,7 @@ def build(bench: Bench) -> Iterator[Measured]:
             yield from bench.kernel("build", (rows, 1), partial(build_block, part, whole, kept, None))
 
 
-def store(bench: Bench) -> Iterator[Measured]:
+def store(bench: Bench) -> Iterator[PlainPoint]:
     """Rows into the store of a host and out of it: ranges are pushed, scattered rows pulled. Others have made or will
     use them, so caches are cold."""
     if bench.flush is None:
@@ -161,7 +165,7 @@ def store(bench: Bench) -> Iterator[Measured]:
                 yield point("store", "store", (values.nbytes,), timing)
 
 
-def gather(bench: Bench) -> Iterator[Measured]:
+def gather(bench: Bench) -> Iterator[PlainPoint]:
     """Rows in ascending order out of three times as many, into a buffer; and added to the rows they belong to."""
     for rows, width in _shapes(bench, "gather", 8):
         table, buffer = bench.tensor(3 * rows, width), bench.tensor(rows, width)
@@ -171,7 +175,7 @@ def gather(bench: Bench) -> Iterator[Measured]:
         yield from bench.kernel("scatter", (rows, width), partial(table.index_add_, 0, picked, buffer))
 
 
-def copies(bench: Bench) -> Iterator[Measured]:
+def copies(bench: Bench) -> Iterator[PlainPoint]:
     """Between the device and pinned host memory, both ways; nothing where they are one."""
     if not bench.device.stages:
         return
@@ -223,8 +227,50 @@ def some_graph(bench: Bench, rows: int, cols: int, nnz: int, skew: float) -> Agg
     return neighbour_sum(starts, ids, cols)
 
 
-KERNELS: MappingProxyType[str, Callable[[Bench], Iterator[Measured]]] = MappingProxyType(
+def interpreter(bench: Bench) -> Iterator[PlainPoint]:
+    """Seconds of an op that does nothing on the compute lane, and on another one, with the ways there and back."""
+    alone, between = (_epoch_timing(bench, schedule) for schedule in (_chain(), _relay()))
+    op_s = alone.seconds / NUM_OPS
+    switch_s = max(op_s, 2 * between.seconds / NUM_OPS - op_s)
+    for kind, seconds, timing in (("op", op_s, alone), ("communication_op", switch_s, between)):
+        per_op = Timing(seconds=seconds, spread=timing.spread, repeats=timing.repeats * NUM_OPS)
+        yield point("interpreter", kind, (NUM_OPS,), per_op)
+
+
+def _epoch_timing(bench: Bench, schedule: Schedule) -> Timing:
+    running = Interpreter(
+        schedule=schedule,
+        rank=0,
+        handle=lambda op, epoch: 0,
+        timeout_s=bench.link.timeout_s,
+        enter_lane=bench.device.enter,
+    )
+    ends: list[float] = []
+    running.run(range(EPOCHS), lambda epoch: ends.append(time.perf_counter()))
+    bench.device.enter(Lane.COMPUTE)
+    return summary([end - start for start, end in pairwise(ends)][EPOCHS // 4 :])
+
+
+def _chain() -> Schedule:
+    ops = tuple(_op(k, Lane.COMPUTE, ()) for k in range(NUM_OPS))
+    return Schedule(num_ranks=1, matrices=(), buffers=(), ops=ops, meta=())
+
+
+def _relay() -> Schedule:
+    """Every op waits for the one before, which is another lane's."""
+    lanes = [Lane.HALO if k % 2 else Lane.COMPUTE for k in range(NUM_OPS)]
+    waits = [((f"op.{k - 1}", 0),) if k else ((f"op.{NUM_OPS - 1}", 1),) for k in range(NUM_OPS)]
+    ops = tuple(_op(k, lane, after) for k, (lane, after) in enumerate(zip(lanes, waits, strict=True)))
+    return Schedule(num_ranks=1, matrices=(), buffers=(), ops=ops, meta=())
+
+
+def _op(number: int, lane: Lane, after: tuple[tuple[str, int], ...]) -> Op:
+    return Op(name=f"op.{number}", rank=0, lane=lane, after=after)
+
+
+ALONE: MappingProxyType[str, Callable[[Bench], Iterator[PlainPoint]]] = MappingProxyType(
     {
+        "interpreter": interpreter,
         "gemm": gemm,
         "spmm": spmm,
         "elementwise": elementwise,

@@ -18,12 +18,10 @@ import torch
 import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
-from halocast.calibrate.groups import EMULATED
-from halocast.calibrate.measure.alone import KERNELS
-from halocast.calibrate.measure.bench import Bench, Measured
-from halocast.calibrate.measure.interpreter import interpreter
+from halocast.calibrate.measure.alone import ALONE
+from halocast.calibrate.measure.bench import Bench, Limits, PlainPoint
 from halocast.calibrate.measure.messages import COMMUNICATION
-from halocast.calibrate.measure.stopwatch import Limits
+from halocast.calibrate.points import EMULATED
 from halocast.exec.launch.affinity import go_back, keep_to_cores, placement
 from halocast.exec.launch.emulate import Host
 from halocast.exec.launch.local import free_port, rank_environment, settle_rank, start_server
@@ -33,7 +31,6 @@ from halocast.exec.worker import keep_freed_memory
 from halocast.schedule.ir import Lane
 
 FULL, BRIEF = Limits(most_s=0.3), Limits(most_s=0.1)
-ALONE: dict[str, Callable[[Bench], Iterator[Measured]]] = {"interpreter": interpreter, **KERNELS}
 # More than a core's share of the last cache. On a GPU kernels are not timed one by one: that would time its wake-up.
 COLD_BYTES = 64 * 2**20
 BETWEEN_HOSTS = ("messages", "exchanges", "allreduces")
@@ -42,7 +39,7 @@ HOSTS = tuple(f"{EMULATED}{name}" for name in BETWEEN_HOSTS)
 GROUPS = (*OWN, *HOSTS)
 ROUNDS = 3  # of what ranks do together: a core that others take for a while spoils all points of one
 RATIOS = ("busy", "overlap")
-OnGroup = Callable[[str, list[Measured]], None]
+OnGroup = Callable[[str, list[PlainPoint]], None]
 Say = Callable[[str], None]
 
 
@@ -136,7 +133,7 @@ def measure_rank(wanted: Wanted, on_group: OnGroup, say: Say) -> None:
                 on_group(name, points)
 
 
-def _measure(bench: Bench, name: str) -> list[Measured]:
+def _measure(bench: Bench, name: str) -> list[PlainPoint]:
     if name not in ALONE:
         run = COMMUNICATION[name.removeprefix(EMULATED)]
         points = merged([_counted(bench, name, run(bench)) for _ in range(ROUNDS)])
@@ -146,17 +143,17 @@ def _measure(bench: Bench, name: str) -> list[Measured]:
     return points
 
 
-def merged(rounds: Sequence[list[Measured]]) -> list[Measured]:
+def merged(rounds: Sequence[list[PlainPoint]]) -> list[PlainPoint]:
     """Of every point the least disturbed time; of a ratio, which others can bend both ways, the middle one."""
-    best: list[Measured] = []
+    best: list[PlainPoint] = []
     for same in zip(*rounds, strict=True):
         ordered = sorted(same, key=lambda one: float(one["seconds"]))
         best.append(ordered[len(ordered) // 2 if same[0]["group"] in RATIOS else 0])
     return best
 
 
-def _counted(bench: Bench, name: str, measured: Iterator[Measured]) -> list[Measured]:
-    points: list[Measured] = []
+def _counted(bench: Bench, name: str, measured: Iterator[PlainPoint]) -> list[PlainPoint]:
+    points: list[PlainPoint] = []
     for one in measured:
         points.append(one)
         bench.say(f"{name}: {len(points)} points")

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from halocast.calibrate.measure.alone import QUICK, sizes, some_graph
-from halocast.calibrate.measure.bench import Bench, Measured, point
-from halocast.calibrate.measure.stopwatch import FEWEST, Timing, summary
+from halocast.calibrate.measure.bench import FEWEST, Bench, PlainPoint, Timing, point, summary
 from halocast.exec.launch.affinity import give_turn, go_first
 from halocast.models.modules import drop
 
@@ -29,7 +28,7 @@ UNDISTURBED = 0.95  # of samples; the rest is taken for other tenants' doing
 MOST_SAMPLES, BATCH_S = 200, 0.0001  # short batches: a core that others take spoils the whole batch
 
 
-def messages(bench: Bench) -> Iterator[Measured]:
+def messages(bench: Bench) -> Iterator[PlainPoint]:
     """There and back between the first two ranks; a message takes half of it."""
     for size in sizes(4, MOST_BYTES / (QUICK if bench.quick else 1), 8 if bench.quick else 15):
         there, back = room(bench, size), room(bench, size)
@@ -47,7 +46,7 @@ def _there_and_back(bench: Bench, there: Tensor, back: Tensor) -> None:
         transfer(bench, sends=[(0, back)])
 
 
-def exchanges(bench: Bench) -> Iterator[Measured]:
+def exchanges(bench: Bench) -> Iterator[PlainPoint]:
     """Everybody to everybody at once: what all streams of the machine carry, and what of the cores that takes."""
     for size in sizes(
         4000, MOST_BYTES / (QUICK if bench.quick else 1) / (bench.num_ranks - 1), 4 if bench.quick else 7
@@ -60,7 +59,7 @@ def exchanges(bench: Bench) -> Iterator[Measured]:
         yield point("exchanges", "exchange", (total,), timing, core_s=cores, ranks=bench.num_ranks)
 
 
-def allreduces(bench: Bench) -> Iterator[Measured]:
+def allreduces(bench: Bench) -> Iterator[PlainPoint]:
     for size in sizes(4, MOST_BYTES / (QUICK if bench.quick else 1) / 2, 6 if bench.quick else 10):
         values = room(bench, size)
         run = partial(_allreduce, bench, values)
@@ -72,7 +71,7 @@ def _allreduce(bench: Bench, values: Tensor) -> None:
     bench.device.finish()
 
 
-def busy(bench: Bench) -> Iterator[Measured]:
+def busy(bench: Bench) -> Iterator[PlainPoint]:
     """How much slower kernels are when all ranks run them at once; cores share caches and memory."""
     # On a CPU the core's time, which stands still while another process has the core.
     clock = time.perf_counter if bench.device.stages else time.thread_time
@@ -91,7 +90,7 @@ def _lasting(bench: Bench, run: Run, clock: Clock) -> float:
     return clock() - start
 
 
-def overlap(bench: Bench) -> Iterator[Measured]:
+def overlap(bench: Bench) -> Iterator[PlainPoint]:
     """Compute beside communication, against each without the other; all ranks do both."""
     sends, receives = (
         _for_peers(bench, TRAFFIC_BYTES // bench.num_ranks),
@@ -202,6 +201,6 @@ def transfer(
     bench.device.finish()
 
 
-COMMUNICATION: MappingProxyType[str, Callable[[Bench], Iterator[Measured]]] = MappingProxyType(
+COMMUNICATION: MappingProxyType[str, Callable[[Bench], Iterator[PlainPoint]]] = MappingProxyType(
     {"messages": messages, "exchanges": exchanges, "allreduces": allreduces, "busy": busy, "overlap": overlap}
 )

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from halocast.cluster.catalogue import AllReduce, Cluster, Gloo, Nccl, Transport
-from halocast.cluster.tables import Streams
+from halocast.cluster.machine import Streams
 from halocast.cluster.topology import Route, Topology
 from halocast.sim.network.fairshare import NO_LINK, Floats, Ints
 

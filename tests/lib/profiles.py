@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
-from halocast.calibrate.profile import FitTable, Made, Messages, Overhead, ProfileTable, write_profile
+from halocast.calibrate.profile import FitTable, Made, MessageCosts, Overhead, ProfileTable, write_profile
 
 
 def made(device: str = "cpu", ranks: int = 2) -> Made:
@@ -39,7 +39,7 @@ def profile_table(device: str = "cpu", launch_s: float = 1e-3, high: int = 10**9
         },
         busy={"spmm": 1.5},
         overhead=Overhead(op_s=1e-4, communication_op_s=2e-4, launch_s=1e-5),
-        messages=Messages(
+        messages=MessageCosts(
             **({"latency_s": 5e-5, "stream_bytes_per_s": 2e9, "host_bytes_per_s": 3e9, "high_bytes": 1e9} | messages)
         ),
     )
