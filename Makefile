@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs examples programs test slow bench accuracy unseen clean
+.PHONY: demo docs examples programs check test slow bench accuracy unseen clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,10 +27,12 @@ programs:  ## chromium and redis for the tests that use them, where the distribu
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium redis-server; } >/dev/null 2>&1 || \
 	  echo "chromium or redis-server is missing: the tests that use them will be skipped"
 
-test: $(VENV)/.ready  ## every check CI runs
+check: $(VENV)/.ready  ## the checks that take seconds; pre-commit runs the same
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test: check  ## every check CI runs
 	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(VENV)/.ready  ## checks that take minutes

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,14 +37,18 @@ MADE_SMALL = {"simulate": SMALL, "run": SMALL, "compare": [*SMALL, "--scaling", 
 OURS = {"methods/lazy.py"}  # what a reader of docs/add-a-method.md makes
 
 
-def into_docs() -> Any:
-    """The module benchmarks/into_docs.py, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("into_docs", ROOT / "benchmarks/into_docs.py")
+def module_of(path: Path) -> Any:
+    """A module that is no part of the package, such as a benchmark or another test."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def into_docs() -> Any:
+    return module_of(ROOT / "benchmarks/into_docs.py")
 
 
 def blocks(path: Path) -> Iterator[re.Match[str]]:
@@ -132,6 +137,49 @@ def test_what_a_command_printed_replaces_the_block_of_that_name_only(
     assert page.read_text(encoding="utf-8") == "a\n" + block.format("one", "3\n4") + "b\n" + block.format("two", "2")
     with pytest.raises(SystemExit, match="0 blocks <!-- three -->"):
         module.put("three", "5")
+
+
+def test_the_layers_of_the_design_are_those_that_are_enforced() -> None:
+    """A line is `package/  what it is  -> what it may import`; `base` goes without saying."""
+    enforced = module_of(ROOT / "tests/test_layers.py").MAY_IMPORT
+    lines = re.findall(
+        r"^(\w+)/  .*?(?:-> ([\w ]+)|ours)$", (ROOT / "DESIGN.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert [package for package, _ in lines] == list(enforced)
+    for package, imported in lines:
+        below = set(enforced) - {package} if imported == "everything" else set(imported.split())
+        if imported == "all above":
+            below = set(list(enforced)[: list(enforced).index(package)])
+        assert below - {"base"} == enforced[package] - {"base", "cli"}, package
+
+
+def test_pre_commit_runs_the_checks_of_the_makefile() -> None:
+    check = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ncheck:")[1].split("\n\n")[0]
+    commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in check.splitlines()[1:]]
+    assert commands == [".venv/bin/ruff check .", ".venv/bin/ruff format --check .", ".venv/bin/mypy"]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    assert re.findall(r"entry: (.*)", hooks) == commands
+
+
+def test_the_changelog_has_a_section_of_the_version_that_is_built() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    releases = re.findall(
+        r"^## \[([\d.]+)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )
+    assert version in releases
+    assert releases == ["0.2.0", "0.1.0"]
+
+
+@pytest.mark.parametrize("name", ["bug_report", "wrong_prediction", "new_method"])
+def test_a_form_for_issues_asks_for_what_we_need(name: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
+    assert set(form) == {"name", "description", "labels", "body"}
+    questions = [part for part in form["body"] if part["type"] != "markdown"]
+    assert {part["type"] for part in questions} <= {"textarea", "input", "dropdown"}
+    assert len({part["id"] for part in questions}) == len(questions)
+    assert all(part["attributes"]["label"] for part in questions)
+    assert any(part["validations"]["required"] for part in questions if "validations" in part)
 
 
 def links(path: Path) -> Iterator[tuple[str, str]]:
