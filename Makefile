@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs programs test check slow bench accuracy unseen clean
+.PHONY: demo docs examples programs check test slow bench accuracy unseen clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,43 +19,49 @@ docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario
 	$(BIN)/halocast compare --out reports-out/docs
 	$(BIN)/python benchmarks/screenshots.py reports-out/docs docs/images
 
+examples: $(VENV)/.ready  ## the README's example again; a test compares it with what the command prints
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python benchmarks/into_docs.py --run plan
+
 programs:  ## chromium and redis for the tests that use them, where the distribution has them and we may install them
 	@command -v chromium >/dev/null && command -v redis-server >/dev/null || \
 	  { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium redis-server; } >/dev/null 2>&1 || \
 	  echo "chromium or redis-server is missing: the tests that use them will be skipped"
 
-test: $(VENV)/.ready  ## every check CI runs
+check: $(VENV)/.ready  ## the checks that take seconds; pre-commit runs the same
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test: check  ## every check CI runs
 	$(BIN)/pytest -m "not slow" -n 2
 
 slow: $(VENV)/.ready  ## checks that take minutes
 	$(BIN)/pytest -m slow
 
-bench: $(VENV)/.ready  ## prints the figures the README quotes and puts them there
+bench: $(VENV)/.ready  ## prints the figures of docs/performance.md and puts them there
 	$(BIN)/python benchmarks/graph_build.py
-	$(BIN)/python benchmarks/exec_overhead.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_readme.py overhead
-	$(BIN)/python benchmarks/links.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_readme.py links
-	$(BIN)/python benchmarks/scale.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_readme.py scale
+	$(BIN)/python benchmarks/exec_overhead.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py overhead
+	$(BIN)/python benchmarks/links.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py links
+	$(BIN)/python benchmarks/scale.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py scale
 
-accuracy: $(VENV)/.ready  ## the model's errors again, into the README and the error bands (20 minutes; as root, machine idle)
+accuracy: $(VENV)/.ready  ## the model's errors again, into docs/accuracy.md and the error bands (20 minutes; as root, machine idle)
 	mkdir -p reports-out
 	$(BIN)/halocast calibrate --out reports-out/profile.toml | grep -v ^profile: | tee -a /dev/stderr | \
-	  $(BIN)/python benchmarks/into_readme.py calibrate
+	  $(BIN)/python benchmarks/into_docs.py calibrate
 	$(BIN)/halocast validate --quick --profile reports-out/profile.toml --out reports-out/validate | grep -vE '^(report:|Predicted with)' | tee -a /dev/stderr | \
-	  $(BIN)/python benchmarks/into_readme.py validate
+	  $(BIN)/python benchmarks/into_docs.py validate
 	$(BIN)/halocast validate --profile reports-out/profile.toml --out reports-out/grid | sed -n '/^by /,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
-	  $(BIN)/python benchmarks/into_readme.py grid
+	  $(BIN)/python benchmarks/into_docs.py grid
 	$(BIN)/halocast published --out reports-out/published | tee -a /dev/stderr | grep -E "^source|epoch_s|rows are|^Order" | \
-	  $(BIN)/python benchmarks/into_readme.py published
+	  $(BIN)/python benchmarks/into_docs.py published
 	$(BIN)/python benchmarks/accuracy.py reports-out/published/results.json reports-out/grid/validate.json
+	$(MAKE) examples
 
 unseen: $(VENV)/.ready  ## the same for real graphs and attention: DATA is a directory with pubmed.npz and amazon-computers.npz
 	$(BIN)/halocast validate --profile reports-out/profile.toml --out reports-out/unseen --rounds 1 --links 1gbit,own \
 	  --models sage,gat --graphs $(DATA)/pubmed.npz,$(DATA)/amazon-computers.npz \
 	  --methods vanilla,pipegcn,bns,digest,gnnpipe | sed -n '/scenarios were compared/,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
-	  $(BIN)/python benchmarks/into_readme.py unseen
+	  $(BIN)/python benchmarks/into_docs.py unseen
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out
