@@ -59,6 +59,12 @@ def neighbour_sum(
     return _MAKERS[chosen](indptr.to(torch.int32), indices.to(torch.int32), num_cols, at_once)
 
 
+def neighbour_sum_back(indptr: Tensor, indices: Tensor, num_cols: int) -> Aggregate:
+    """The transposed of `neighbour_sum`: rows [num_rows, d] -> [num_cols, d], sums of what each was summed to."""
+    starts, order = transposed(indices.to(torch.int32), num_cols)
+    return neighbour_sum(starts, rows_of(indptr.to(torch.int32))[order], len(indptr) - 1)
+
+
 class _DglSum:
     def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int, at_once: bool) -> None:
         dgl = _dgl()

@@ -1,7 +1,8 @@
 """The torch modules: layers that turn local rows into local rows and know nothing of ranks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -176,27 +177,39 @@ class Gnn(nn.Module):
     def _layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None, first: Tensor | None) -> Tensor:
         linear = self.linears[index]
         if self.spec.is_linear(index):
-            out: Tensor = linear(self._drop(rows))
+            out: Tensor = linear(self.drop(rows))
         elif self.spec.attends(index):
-            out = linear(block, self._drop(rows if aggregated is None else aggregated))
+            out = linear(block, self.drop(rows if aggregated is None else aggregated))
         elif first is not None:
-            out = linear(first, NEIGHBOURS[self.spec.kind](block, self._drop(rows)))
+            out = linear(first, NEIGHBOURS[self.spec.kind](block, self.drop(rows)))
         elif aggregated is not None:
-            own = self._drop(rows) if self.spec.kind is ModelKind.SAGE else rows  # a GCN has its own row in the sum
-            out = linear(own, self._drop(aggregated))
+            own = self.drop(rows) if self.spec.kind is ModelKind.SAGE else rows  # a GCN has its own row in the sum
+            out = linear(own, self.drop(aggregated))
         else:
-            dropped = self._drop(rows)
+            dropped = self.drop(rows)
             out = linear(dropped[: block.num_inner], NEIGHBOURS[self.spec.kind](block, dropped))
+        return self._done(index, out, rows[: block.num_inner])
+
+    def transform(
+        self, index: int, own: Tensor, dropped: Tensor, neighbours: Tensor, first: Tensor | None = None
+    ) -> Tensor:
+        """Layer `index` after its sum over neighbours: its inner rows, what dropout left of them, and the sum."""
+        out: Tensor = self.linears[index](dropped if first is None else first, neighbours)
+        return self._done(index, out, own)
+
+    def _done(self, index: int, out: Tensor, own: Tensor) -> Tensor:
+        """What comes after a layer's matrices; of the last layer nothing."""
         if index == self.spec.layers - 1:
             return out
         done = self._finish(index, out)
-        return done + rows[: block.num_inner] if self.spec.adds_input(index) else done
+        return done + own if self.spec.adds_input(index) else done
 
     def _finish(self, index: int, out: Tensor) -> Tensor:
         active = F.relu(self.norms[index](out))
         return unit_rows(active) if self.spec.norm is Norm.L2 else active
 
-    def _drop(self, rows: Tensor) -> Tensor:
+    def drop(self, rows: Tensor) -> Tensor:
+        """Dropout as a layer does it to its rows; nothing while scores are taken."""
         return drop(rows, self.spec.dropout) if self.spec.dropout and self.training else rows
 
 
@@ -206,25 +219,33 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Tensor], anchor: Tensor, *given: Tensor | None) -> Tensor:
-        ctx.run, ctx.given, ctx.random = run, given, _random_states(anchor.device)
+        ctx.run, ctx.given, ctx.random = run, given, random_states(anchor.device)
         return run(*given)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         leaves = [t if t is None else t.detach().requires_grad_(t.requires_grad) for t in ctx.given]
-        devices = [grads[0].device] if grads[0].device.type == "cuda" else []
-        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-            torch.set_rng_state(ctx.random[0])
-            if devices:
-                torch.cuda.set_rng_state(ctx.random[1], devices[0])
+        with torch.enable_grad(), with_random_states(ctx.random, grads[0].device):
             out = ctx.run(*leaves)
         torch.autograd.backward(out, grads[0])
         return None, None, *(None if leaf is None else leaf.grad for leaf in leaves)
 
 
-def _random_states(device: torch.device) -> tuple[Tensor, ...]:
+def random_states(device: torch.device) -> tuple[Tensor, ...]:
+    """The states of the generators that dropout on a device draws from."""
     own = (torch.cuda.get_rng_state(device),) if device.type == "cuda" else ()
     return torch.get_rng_state(), *own
+
+
+@contextmanager
+def with_random_states(states: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
+    """Draw as after `random_states` had given these; what is drawn later is as if nothing had been drawn here."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.set_rng_state(states[0])
+        if devices:
+            torch.cuda.set_rng_state(states[1], device)
+        yield
 
 
 class _UnitRows(torch.autograd.Function):

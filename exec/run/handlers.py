@@ -8,6 +8,7 @@ from torch import Tensor
 
 from halocast.base.errors import InputError
 from halocast.exec.chunks.ops import CHUNKS
+from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
 from halocast.exec.run.importance import IMPORTANCE
@@ -47,6 +48,11 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 def forward(state: RankState, op: Op, epoch: int) -> int:
     """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     layer = op.index[0]
+    if pieces.is_piece(state, op):
+        done = pieces.forward(state, op, epoch)
+        if done is not None:
+            state.write(op, Rows.INNER, done.detach(), epoch)
+        return 0
     inner, halo = _given(state.read(op, Rows.INNER, epoch)), state.read(op, Rows.HALO, epoch)
     graph: LocalBlock | None = state.read(op, Rows.GRAPH, epoch)
     block = state.block if graph is None else graph.block
@@ -56,7 +62,7 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     halo = halo if scale is None else halo * scale
     rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
     rows.requires_grad_(layer > 0)
-    first = _leaf_of_first(state, op, layer, epoch)
+    first = state.leaf_of_first(op, layer, epoch)
     out = state.model.layer(layer, rows, block, state.aggregated if layer == 0 else None, first)
     state.saved[layer] = rows, out
     state.write(op, Rows.INNER, out.detach(), epoch)
@@ -75,7 +81,14 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
 def backward(state: RankState, op: Op, epoch: int) -> int:
     """Add what the users of our rows sent back, then the layer's gradients; weight gradients accumulate in `grads`."""
     layer = op.index[0]
+    if state.names(op.reads, role=Role.SUM_GRAD):
+        pieces.backward(state, op, epoch, None)
+        return 0
     grad = add_returned(state, op, epoch, _given(state.read(op, Rows.INNER, epoch)))
+    if pieces.is_piece(state, op):
+        pieces.backward(state, op, epoch, _with_first(state, op, layer, epoch, grad))
+        _pass_first(state, op, layer, epoch)
+        return 0
     rows, out = state.saved.pop(layer)
     torch.autograd.backward(out, _with_first(state, op, layer, epoch, grad))
     _pass_first(state, op, layer, epoch)
@@ -100,15 +113,6 @@ def add_returned(state: RankState, op: Op, epoch: int, grad: Tensor) -> Tensor:
         if len(returned):
             grad.index_add_(0, state.returned_rows(op, name) if sent is None else sent.rows, returned)
     return grad
-
-
-def _leaf_of_first(state: RankState, op: Op, layer: int, epoch: int) -> Tensor | None:
-    """Layer 0's output rows as a leaf of this layer's graph; None for a layer that does not mix them in."""
-    if not state.job.spec.mixes_first(layer):
-        return None
-    (name,) = state.names(op.reads, role=Role.FIRST)
-    state.firsts[layer] = state.value(op, name, epoch).detach().clone().requires_grad_()
-    return state.firsts[layer]
 
 
 def _with_first(state: RankState, op: Op, layer: int, epoch: int, grad: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from halocast.exec.launch.job import Job, Optimizer
 from halocast.exec.run.drawn import Ids, LocalBlock, all_ids
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.notes import AgeNotes, RowError
+from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
 from halocast.exec.transport.channels import make_channels
@@ -80,6 +81,8 @@ class RankState:
         )
         self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self.begun: dict[int, Begun] = {}  # layers that are computed in pieces
+        self.columns: dict[str, Columns] = {}  # of pieces, by the matrix that counts their rows
         self.firsts: dict[int, Tensor] = {}  # by layer: layer 0's output rows as mixed in there, until backward
         self.kept = self._features()  # what nobody writes
         self._lists: dict[str, Tensor] = {}  # by matrix: the rows this rank gives, grouped by peer
@@ -243,6 +246,14 @@ class RankState:
         buffer = self._buffer(name)
         return self.features.new_empty(buffer.num_bytes * 8 // buffer.bits)
 
+    def leaf_of_first(self, op: Op, layer: int, epoch: int) -> Tensor | None:
+        """Layer 0's output rows as a leaf of this layer's graph; None for a layer that does not mix them in."""
+        if not self.job.spec.mixes_first(layer):
+            return None
+        (name,) = self.names(op.reads, role=Role.FIRST)
+        self.firsts[layer] = self.value(op, name, epoch).detach().clone().requires_grad_()
+        return self.firsts[layer]
+
     def flat(self, name: str) -> Tensor | None:
         """The flat tensor behind a buffer of weights or of their gradients; None for any other."""
         flats = {Role.WEIGHTS: self.weights.detach(), Role.WEIGHT_GRADS: self.grads}
@@ -275,9 +286,13 @@ class RankState:
         buffer, itemsize = self._buffer(name), self.features.element_size()
         all_rows = {Rows.INNER: self.part.num_inner, Rows.HALO: self.part.num_halo, Rows.SENT: len(self.send_rows)}
         num_rows = all_rows[buffer.rows]
-        works = (op.work for op in self.schedule.writers(self.rank, name))
-        row_bytes = max((work.row_bytes for work in works if isinstance(work, Exchange)), default=0)
-        return self.features.new_zeros(num_rows, (row_bytes or buffer.num_bytes // max(num_rows, 1)) // itemsize or 1)
+        for op in self.schedule.writers(self.rank, name):
+            if isinstance(op.work, Exchange):
+                matrix = self.schedule.matrix(op.work.matrix)
+                assert matrix is not None, "the checker has seen it"
+                came = int(self.schedule.received(op).sum()) // op.work.row_bytes
+                return self.features.new_zeros(num_rows if matrix.drawn else came, op.work.row_bytes // itemsize)
+        return self.features.new_zeros(num_rows, buffer.num_bytes // max(num_rows, 1) // itemsize or 1)
 
     def running(self) -> Progress:
         assert self.progress is not None, "set before the first op runs"
