@@ -233,6 +233,26 @@ def _drawn_sizes(schedule: Schedule) -> Iterator[str]:
                 yield f"op {op.label}: rows of {matrix.name!r} are drawn, it needs the ids of both ends among its reads"
 
 
+def _collected_sizes(schedule: Schedule) -> Iterator[str]:
+    """Buffers of a collective hold what it moves: the whole, or an equal piece of it for every rank of its group."""
+    for op in schedule.ops:
+        if op.kind in COLLECTED and isinstance(op.work, Payload):
+            whole, num = op.work.num_bytes, len(schedule.group(op))
+            given, taken = (whole // num if piece else whole for piece in COLLECTED[op.kind])
+            if whole % num and op.kind is not Kind.BROADCAST:
+                yield f"op {op.label}: {whole} bytes cannot be divided among {num} ranks"
+            for names, size, does in ((op.reads[:1], given, "gives"), (op.writes, taken, "takes")):
+                for name in names:
+                    buffer = schedule.buffer(op.rank, name)
+                    assert buffer is not None
+                    if buffer.num_bytes != size:
+                        yield f"op {op.label}: {does} {size} bytes of {name!r}, which has {buffer.num_bytes}"
+
+
+# of these, whether what a rank gives and what it takes are pieces of the whole
+COLLECTED = {Kind.ALLGATHER: (True, False), Kind.REDUCE_SCATTER: (False, True), Kind.BROADCAST: (False, False)}
+
+
 def _wrong_size(schedule: Schedule, op: Op, names: tuple[str, ...], does: str, num_bytes: int) -> Iterator[str]:
     for name in names:
         buffer = schedule.buffer(op.rank, name)
@@ -241,7 +261,17 @@ def _wrong_size(schedule: Schedule, op: Op, names: tuple[str, ...], does: str, n
             yield f"op {op.label}: {does} {name!r} of {buffer.num_bytes} bytes"
 
 
-RULES: tuple[Rule, ...] = (_names, _references, _work, _matching, _no_deadlock, _reads, _exchanged_rows, _drawn_sizes)
+RULES: tuple[Rule, ...] = (
+    _names,
+    _references,
+    _work,
+    _matching,
+    _no_deadlock,
+    _reads,
+    _exchanged_rows,
+    _drawn_sizes,
+    _collected_sizes,
+)
 
 
 @dataclass(frozen=True, slots=True)

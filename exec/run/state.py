@@ -242,9 +242,10 @@ class RankState:
         return self.returned_rows(writer, came)
 
     def empty(self, name: str) -> Tensor:
-        """Memory for a value of a buffer, contents undefined; rows as long as it holds of them."""
+        """Memory for a value of a buffer, contents undefined: a number each, not in rows."""
         buffer = self._buffer(name)
-        return self.features.new_empty(buffer.num_bytes * 8 // buffer.bits)
+        like = self.features if self.flat(name) is None else self.grads
+        return like.new_empty(buffer.num_bytes * 8 // buffer.bits)
 
     def leaf_of_first(self, op: Op, layer: int, epoch: int) -> Tensor | None:
         """Layer 0's output rows as a leaf of this layer's graph; None for a layer that does not mix them in."""

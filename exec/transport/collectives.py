@@ -19,34 +19,58 @@ from halocast.schedule.ir import Broadcast, Kind, Op
 def reduce(state: RankState, op: Op, epoch: int) -> int:
     """Sum a tensor over the ranks of the group, each with its share."""
     flat = state.flat(op.reads[0])
-    values = state.value(op, op.reads[0], epoch).clone() if flat is None else flat
+    values = _given(state, op, epoch).clone() if flat is None else flat
     if op.work.scale != 1:
         values.mul_(op.work.scale)
     if len(state.schedule.group(op)) > 1:
-        all_reduce(state.link, values, f"{op.name} of epoch {epoch}", _group(state, op))
-    if flat is None:
-        state.put(op, op.writes[0], values, epoch)
-    state.note_weights(op)
-    return state.schedule.num_bytes(op)
+        all_reduce(state.link, values, _said(op, epoch), _group(state, op))
+    return _taken(state, op, epoch, values)
 
 
 def gather(state: RankState, op: Op, epoch: int) -> int:
-    """The pieces of all ranks of the group, one below the other."""
-    piece = state.value(op, op.reads[0], epoch).detach().contiguous()
-    num = len(state.schedule.group(op))
+    """Join the pieces of all ranks of the group, one below the other."""
+    piece, num = _given(state, op, epoch), len(state.schedule.group(op))
     whole = piece.new_empty((num * len(piece), *piece.shape[1:]))
     _run(state, op, epoch, piece, whole, dist.all_gather_into_tensor)
-    state.put(op, op.writes[0], whole, epoch)
-    return state.schedule.num_bytes(op)
+    return _taken(state, op, epoch, whole)
 
 
 def scatter(state: RankState, op: Op, epoch: int) -> int:
-    """This rank's piece of the sum over the ranks of the group."""
-    whole = state.value(op, op.reads[0], epoch).detach().contiguous()
-    num = len(state.schedule.group(op))
+    """Sum a tensor over the ranks of the group and keep this rank's piece."""
+    whole, num = _given(state, op, epoch), len(state.schedule.group(op))
     piece = whole.new_empty((len(whole) // num, *whole.shape[1:]))
     _run(state, op, epoch, whole, piece, dist.reduce_scatter_tensor)
-    state.put(op, op.writes[0], piece, epoch)
+    return _taken(state, op, epoch, piece)
+
+
+def pass_on(state: RankState, op: Op, epoch: int) -> int:
+    """Hand the root's tensor to all ranks of the group."""
+    work, link = op.work, state.link
+    assert isinstance(work, Broadcast)
+    values = _given(state, op, epoch) if op.rank == work.root else state.empty(op.writes[0])
+    if len(state.schedule.group(op)) > 1:
+        room = link.down(values) if op.rank == work.root else link.room(values)
+        sent = dist.broadcast(room, work.root, group=_group(state, op), async_op=True)
+        link.wait(sent, _said(op, epoch), f"rank {work.root}")
+        link.move(room, values)
+    return _taken(state, op, epoch, values)
+
+
+def _given(state: RankState, op: Op, epoch: int) -> Tensor:
+    """What the op reads: the weights or their gradients where they lie, or the value of another buffer."""
+    flat = state.flat(op.reads[0])
+    return (state.value(op, op.reads[0], epoch) if flat is None else flat).detach().contiguous()
+
+
+def _taken(state: RankState, op: Op, epoch: int, values: Tensor) -> int:
+    """Keep what the op has made where it writes; returns the bytes it sent."""
+    for name in op.writes:
+        flat = state.flat(name)
+        if flat is None:
+            state.put(op, name, values, epoch)
+        elif flat.data_ptr() != values.data_ptr():
+            flat.copy_(values.reshape(-1))
+    state.note_weights(op)
     return state.schedule.num_bytes(op)
 
 
@@ -56,33 +80,17 @@ def _run(state: RankState, op: Op, epoch: int, given: Tensor, made: Tensor, coll
         made.copy_(given)
         return
     source, target = link.down(given), link.room(made)
-    link.wait(
-        collective(target, source, group=_group(state, op), async_op=True), f"{op.name} of epoch {epoch}", "its group"
-    )
+    link.wait(collective(target, source, group=_group(state, op), async_op=True), _said(op, epoch), "its group")
     link.move(target, made)
 
 
-def pass_on(state: RankState, op: Op, epoch: int) -> int:
-    """The root's value to all ranks of the group."""
-    work, link = op.work, state.link
-    assert isinstance(work, Broadcast)
-    if op.rank == work.root:
-        values = state.value(op, op.reads[0], epoch).detach().contiguous()
-    else:
-        values = state.empty(op.writes[0])
-    if len(state.schedule.group(op)) > 1:
-        room = link.down(values) if op.rank == work.root else link.room(values)
-        sent = dist.broadcast(room, work.root, group=_group(state, op), async_op=True)
-        link.wait(sent, f"{op.name} of epoch {epoch}", f"rank {work.root}")
-        link.move(room, values)
-    for name in op.writes:
-        state.put(op, name, values, epoch)
-    return state.schedule.num_bytes(op)
+def _said(op: Op, epoch: int) -> str:
+    return f"{op.name} of epoch {epoch}"
 
 
 def meet(state: RankState, op: Op, epoch: int) -> int:
     if len(state.schedule.group(op)) > 1:
-        barrier(state.link, f"{op.name} of epoch {epoch}", _group(state, op))
+        barrier(state.link, _said(op, epoch), _group(state, op))
     return 0
 
 
