@@ -19,14 +19,19 @@ from halocast.models.arithmetic import bytes_moved, flops
 from halocast.schedule.ir import Kernel, Kind, Op, Pull, Push, Schedule
 from halocast.sim.network.transports import settings_of
 
+ALL_WELL: Mapping[int, float] = MappingProxyType({})
 
-def op_times(schedule: Schedule, cluster: Cluster) -> dict[tuple[int, str], float]:
+
+def op_times(
+    schedule: Schedule, cluster: Cluster, speed: Mapping[int, float] = ALL_WELL
+) -> dict[tuple[int, str], float]:
     """Seconds of every op by rank and name: its kernels and, where that was measured, what its messages take of cores.
 
-    Of a measured device, kernels are as cold as what the rank holds makes them.
+    Of a measured device, kernels are as cold as what the rank holds makes them. `speed` is that of ranks whose devices
+    are slower than described.
     """
     devices = {rank: _touching(cluster.device(rank), footprint(schedule, rank)) for rank in range(schedule.num_ranks)}
-    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank]) for op in schedule.ops}
+    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank], speed.get(op.rank, 1.0)) for op in schedule.ops}
     message_s = settings_of(cluster).core_s_per_message
     if message_s == 0:
         return kernels
@@ -50,10 +55,17 @@ def _touching(device: Device, num_bytes: int) -> Device:
     return device if device.measured is None else replace(device, measured=device.measured.touching(num_bytes))
 
 
-def op_seconds(op: Op, device: Device) -> float:
-    """The op's kernels one after the other, and the executor's own work where it was measured; no communication."""
+def op_seconds(op: Op, device: Device, speed: float = 1.0) -> float:
+    """The op's kernels one after the other, and the executor's own work where it was measured; no communication.
+
+    A device of less speed takes longer for its kernels in whatever op they are, to pack rows as well; what the host
+    does for a communication is not slower. The executor's stragglers keep the same rule.
+    """
     overhead_s = 0.0 if device.measured is None else _overhead_s(op, device.measured)
-    return overhead_s + sum(kernel_seconds(kernel, device) for kernel in op.work.kernels)
+    kernels_s = sum(kernel_seconds(kernel, device) for kernel in op.work.kernels)
+    if op.kind in (Kind.COMPUTE, Kind.SAMPLE):
+        return (overhead_s + kernels_s) / speed
+    return overhead_s + kernels_s / speed
 
 
 def _overhead_s(op: Op, measured: Measured) -> float:

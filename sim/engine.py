@@ -94,10 +94,7 @@ class _Engine:
         self.links = links
         self.world = world
         self.spans: list[Span] = []
-        self.seconds = {
-            (rank, name): seconds / world.speed.get(rank, 1.0)
-            for (rank, name), seconds in op_times(schedule, cluster).items()
-        }
+        self.seconds = op_times(schedule, cluster, world.speed)
         transport = settings_of(cluster)
         self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS
         self.step_s = transport.core_s_per_step

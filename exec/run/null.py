@@ -65,7 +65,9 @@ def execute_null(schedule: Schedule, num_epochs: int, timeout_s: float = 20.0) -
     """Interpret every rank's ops for real, but do nothing in them; the spans say in which order things happened."""
     post = _Post(schedule, timeout_s)
     ranks = [
-        Interpreter(schedule=schedule, rank=rank, handle=post.handle, timeout_s=timeout_s)
+        Interpreter(
+            schedule=schedule, rank=rank, handle=post.handle, timeout_s=timeout_s, elsewhere=post.wait_for_pushes
+        )
         for rank in range(schedule.num_ranks)
     ]
     errors: list[BaseException] = []
