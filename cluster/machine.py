@@ -13,7 +13,7 @@ from itertools import combinations
 from types import MappingProxyType
 from typing import ClassVar
 
-from halocast.base.parts_of_cores import part_of
+from halocast.base.cores import part_of
 from halocast.base.records import (
     ByteRate,
     Bytes,

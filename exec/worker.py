@@ -30,9 +30,9 @@ from halocast.exec.run.handlers import handle, require_handlers
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
-from halocast.exec.store.ops import join_store, settle, wait_for_pushes
-from halocast.exec.transport.comm import Link, PeerError, barrier, smallest
-from halocast.exec.transport.device import Device, ending, open_device
+from halocast.exec.store.push_pull import join_store, settle, wait_for_pushes
+from halocast.exec.transport.comm import Endpoint, PeerError, barrier, smallest
+from halocast.exec.transport.device import Seam, ending, open_device
 from halocast.schedule.ir import COLLECTIVE, MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
@@ -111,7 +111,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     placed = "LOCAL_RANK" in os.environ and "LOCAL_WORLD_SIZE" in os.environ  # else which cores are ours is not known
     keeps = placed and not device.stages
     num_cores = keep_to_cores(local, num_local) if keeps else share_of_cores(num_local)
-    link = Link(
+    link = Endpoint(
         rank=rank,
         timeout_s=job.settings.timeout_s,
         backend=job.settings.backend,
@@ -173,7 +173,7 @@ def _join(job: Job, num_ranks: int) -> dict[tuple[Lane, tuple[int, ...]], Any]:
     return groups | {(lane, ranks): dist.new_group(list(ranks), timeout=limit) for lane, ranks in smaller}
 
 
-def _lane_setup(device: Device, threads: int) -> Callable[[Lane], None]:
+def _lane_setup(device: Seam, threads: int) -> Callable[[Lane], None]:
     """Each lane is a thread; a device may have a stream for it."""
 
     def enter(lane: Lane) -> None:

@@ -32,7 +32,7 @@ FEW_EPOCHS = 4  # cadences up to this are simulated as they are
 Rare = dict[tuple[int, str], int]  # (rank, name) -> cadence
 
 
-class Edge(NamedTuple):
+class Dependence(NamedTuple):
     """`target` happens no sooner than `source` of `lag` epochs before, plus the duration of op `carries`.
 
     Events are numbered 2i (op i starts) and 2i + 1 (op i ends).
@@ -45,7 +45,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Edges:
+class Dependences:
     """Edges in columns, since a communication of many ranks has many."""
 
     source: Column
@@ -54,39 +54,41 @@ class Edges:
     carries: Column
 
     @classmethod
-    def of(cls, edges: Iterable[Edge]) -> "Edges":
-        table = np.array(list(edges), dtype=np.int32).reshape(-1, len(Edge._fields))
-        return cls(**dict(zip(Edge._fields, table.T, strict=True)))
+    def of(cls, edges: Iterable[Dependence]) -> "Dependences":
+        table = np.array(list(edges), dtype=np.int32).reshape(-1, len(Dependence._fields))
+        return cls(**dict(zip(Dependence._fields, table.T, strict=True)))
 
     @classmethod
-    def joined(cls, pieces: Sequence["Edges"]) -> "Edges":
+    def joined(cls, pieces: Sequence["Dependences"]) -> "Dependences":
         return cls(**{f.name: np.concatenate([getattr(piece, f.name) for piece in pieces]) for f in fields(cls)})
 
-    def __iter__(self) -> Iterator[Edge]:
+    def __iter__(self) -> Iterator[Dependence]:
         columns = (self.source, self.target, self.lag, self.carries)
-        return map(Edge._make, zip(*(column.tolist() for column in columns), strict=True))
+        return map(Dependence._make, zip(*(column.tolist() for column in columns), strict=True))
 
 
-def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> Edges:
+def dependence_edges(schedule: Schedule, *, rendezvous: bool = False) -> Dependences:
     """Every reason to wait: an op's own duration, `after`, lane order, and the ranks it communicates with.
 
     With `rendezvous` a send also waits for its receiver to be there, as it does where receives are not posted early;
     without, only receivers wait for senders.
     """
     place = {(op.rank, op.name): k for k, op in enumerate(schedule.ops)}
-    edges = [Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
+    edges = [Dependence(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))]
     for k, op in enumerate(schedule.ops):
-        edges += [Edge(2 * place[other.rank, other.name] + 1, 2 * k, lag) for other, lag in schedule.distances(op)]
+        edges += [
+            Dependence(2 * place[other.rank, other.name] + 1, 2 * k, lag) for other, lag in schedule.distances(op)
+        ]
         if isinstance(op.work, Message) and (op.kind is Kind.RECV or rendezvous):
             peer = place[op.work.peer, op.name]
-            edges.append(Edge(2 * peer, 2 * k + 1, 0, peer))
+            edges.append(Dependence(2 * peer, 2 * k + 1, 0, peer))
     for rank in range(schedule.num_ranks):
         for ops in schedule.lanes(rank).values():
             ids = [place[rank, op.name] for op in ops]
-            edges += [Edge(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)]
-            edges.append(Edge(2 * ids[-1] + 1, 2 * ids[0], 1))
+            edges += [Dependence(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)]
+            edges.append(Dependence(2 * ids[-1] + 1, 2 * ids[0], 1))
     met = (_meeting(schedule, members, rendezvous) for members in communications(schedule))
-    return Edges.joined([Edges.of(edges), *met])
+    return Dependences.joined([Dependences.of(edges), *met])
 
 
 def communications(schedule: Schedule) -> list[list[int]]:
@@ -106,7 +108,7 @@ def agreed_size(work: Work) -> tuple[object, ...]:
     return (work.num_bytes, *root) if isinstance(work, Message | Payload) else ()
 
 
-def _meeting(schedule: Schedule, members: list[int], rendezvous: bool) -> Edges:
+def _meeting(schedule: Schedule, members: list[int], rendezvous: bool) -> Dependences:
     """The waits among the ops of one exchange or collective.
 
     Where all wait for all, all end at one time. Then one end waits for every start and the other ends for that one,
@@ -123,10 +125,10 @@ def _meeting(schedule: Schedule, members: list[int], rendezvous: bool) -> Edges:
     else:
         carries, receiver = (at[side] for side in np.nonzero(waits))
         source, target = 2 * carries, 2 * receiver + 1
-    return Edges(source=source, target=target, lag=np.zeros_like(source), carries=carries)
+    return Dependences(source=source, target=target, lag=np.zeros_like(source), carries=carries)
 
 
-def find_cycle(edges: Edges, num_events: int) -> list[int]:
+def find_cycle(edges: Dependences, num_events: int) -> list[int]:
     """The events of a cycle of lag-0 edges (a deadlock), each followed by one that waits for it, or an empty list."""
     now = edges.lag == 0
     source, target = edges.source[now], edges.target[now]
@@ -213,7 +215,7 @@ def _original(name: str, factor: int) -> str:
     return name if factor == 1 else name.rpartition(".")[0]
 
 
-def _positive_cycle(edges: Edges, weight: Floats, num_events: int) -> list[int]:
+def _positive_cycle(edges: Dependences, weight: Floats, num_events: int) -> list[int]:
     """The edges of a cycle of positive total weight, or an empty list."""
     order = np.argsort(edges.target, kind="stable")
     source, target, weight = edges.source[order], edges.target[order], weight[order]

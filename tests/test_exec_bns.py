@@ -29,7 +29,7 @@ from halocast.exec.run.draws import halo_ids
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import Link
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Assignment, Graph, Part, build_parts
 from halocast.graph.sampling import (
     draw_boundary,
@@ -168,7 +168,7 @@ def states(graph: Graph, parts: tuple[Part, ...], what: What, **model: Any) -> l
     job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
     found = []
     for part in parts:
-        state = RankState(job, part, Link(rank=part.rank, timeout_s=1, backend="gloo", device=torch.device("cpu")))
+        state = RankState(job, part, Endpoint(rank=part.rank, timeout_s=1, backend="gloo", device=torch.device("cpu")))
         state.progress = Progress(schedule, part.rank, 1.0)
         found.append(state)
     return found

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from halocast.base.parts_of_cores import part_of
+from halocast.base.cores import part_of
 from halocast.exec.launch.affinity import HAS_CALLS, go_first, keep_to_cores
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.transport.comm import ONCE, Link, message_tag
-from halocast.exec.transport.device import OPEN, Cpu, Device, DeviceKind, Twin, open_device
+from halocast.exec.transport.comm import ONCE, Endpoint, message_tag
+from halocast.exec.transport.device import OPEN, Cpu, DeviceKind, Seam, Twin, open_device
 from halocast.schedule.ir import Lane
 
 GPU = torch.cuda.is_available()
@@ -21,14 +21,14 @@ LANES = [Lane.COMPUTE, Lane.HALO, Lane.REDUCE]
 
 
 @pytest.fixture(params=DEVICES)
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+def device(request: pytest.FixtureRequest) -> Iterator[Seam]:
     made = open_device(request.param, "gloo", 0)
     made.enter(Lane.COMPUTE)
     yield made
     made.enter(Lane.COMPUTE)
 
 
-def on_lane(device: Device, lane: Lane, work: Callable[[], None]) -> None:
+def on_lane(device: Seam, lane: Lane, work: Callable[[], None]) -> None:
     """Do it in a thread of the lane, to its end."""
 
     def run() -> None:
@@ -40,15 +40,15 @@ def on_lane(device: Device, lane: Lane, work: Callable[[], None]) -> None:
     thread.join()
 
 
-def here(device: Device, *values: float) -> Tensor:
+def here(device: Seam, *values: float) -> Tensor:
     return torch.tensor(values, device=device.where)
 
 
-def room(device: Device, size: int = 2) -> Tensor:
+def room(device: Seam, size: int = 2) -> Tensor:
     return device.host_like(torch.empty(size, device="meta"))
 
 
-def test_rows_go_down_and_up_again(device: Device) -> None:
+def test_rows_go_down_and_up_again(device: Seam) -> None:
     rows, back, host = here(device, 1.0, 2.0), here(device, 0.0, 0.0), room(device)
     device.copy(rows, host)
     device.copy(host, back)
@@ -57,7 +57,7 @@ def test_rows_go_down_and_up_again(device: Device) -> None:
     assert host.device.type == "cpu"
 
 
-def test_an_event_waits_for_its_own_lane_up_to_itself(device: Device) -> None:
+def test_an_event_waits_for_its_own_lane_up_to_itself(device: Seam) -> None:
     rows, host = here(device, 1.0, 2.0), room(device)
     device.copy(rows, host)
     event = device.record()
@@ -66,7 +66,7 @@ def test_an_event_waits_for_its_own_lane_up_to_itself(device: Device) -> None:
     assert host.tolist() == [1.0, 2.0]
 
 
-def test_a_lane_may_wait_for_an_event_of_another_lane_without_its_thread(device: Device) -> None:
+def test_a_lane_may_wait_for_an_event_of_another_lane_without_its_thread(device: Seam) -> None:
     first, between, last = here(device, 3.0, 4.0), room(device), here(device, 0.0, 0.0)
     events = []
 
@@ -81,7 +81,7 @@ def test_a_lane_may_wait_for_an_event_of_another_lane_without_its_thread(device:
     assert last.tolist() == [3.0, 4.0]
 
 
-def test_a_lane_begins_after_what_the_compute_lane_was_told_before(device: Device) -> None:
+def test_a_lane_begins_after_what_the_compute_lane_was_told_before(device: Seam) -> None:
     rows, host, filled = here(device, 0.0, 0.0), room(device), room(device)
     device.copy(torch.ones(2), filled)
     device.finish()
@@ -169,8 +169,8 @@ def test_every_word_for_a_device_opens_one_and_others_are_refused() -> None:
     ("seam", "backend", "staged"),
     [(Cpu(), "gloo", False), (Twin(), "gloo", True), (Twin(), "nccl", False)],
 )
-def test_only_messages_that_the_transport_cannot_reach_are_staged(seam: Device, backend: str, staged: bool) -> None:
-    link = Link(rank=0, timeout_s=1.0, backend=backend, device=seam.where, seam=seam)
+def test_only_messages_that_the_transport_cannot_reach_are_staged(seam: Seam, backend: str, staged: bool) -> None:
+    link = Endpoint(rank=0, timeout_s=1.0, backend=backend, device=seam.where, seam=seam)
     rows = torch.ones(2)
     assert link.staged is staged
     assert (link.down(rows) is not rows) is staged

@@ -14,8 +14,8 @@ from halocast.exec.launch.job import Job, Optimizer, Settings
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState, flatten
-from halocast.exec.store.ops import make_store
-from halocast.exec.transport.comm import Link
+from halocast.exec.store.push_pull import make_store
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph import build_parts
 from halocast.methods.digest import Average
 from halocast.models.modules import build_model, summed_loss
@@ -164,7 +164,7 @@ def test_taking_turns_it_is_its_sequential_definition() -> None:
     schedule = schedule_for(parts, spec, "float64", "digest-a", interval=interval)
     job = Job(schedule=schedule, spec=spec, settings=Settings(dtype="float64", lr=lr, seed=5))
     states = [
-        RankState(job, part, Link(rank=part.rank, timeout_s=5, backend="gloo", device=torch.device("cpu")))
+        RankState(job, part, Endpoint(rank=part.rank, timeout_s=5, backend="gloo", device=torch.device("cpu")))
         for part in parts
     ]
     sequential = Sequential(states, lr, interval)

@@ -17,7 +17,7 @@ from halocast.exec.launch.job import Job, Settings
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import Link
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph import build_parts
 from halocast.models.spec import ModelKind
 from halocast.schedule.passes import memory, num_slots
@@ -28,7 +28,7 @@ def state_of(num_parts: int, *, nodes: int = 300, **model: Any) -> RankState:
     graph = small_graph(nodes=nodes)
     parts, spec = build_parts(graph, metis_parts(graph, num_parts)), spec_for(graph, **model)
     job = Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=Settings(num_epochs=1))
-    return RankState(job, parts[0], Link(rank=0, timeout_s=1.0, backend="gloo", device=torch.device("cpu")))
+    return RankState(job, parts[0], Endpoint(rank=0, timeout_s=1.0, backend="gloo", device=torch.device("cpu")))
 
 
 @pytest.fixture

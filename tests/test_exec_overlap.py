@@ -27,8 +27,8 @@ from halocast.exec.launch.local import free_port
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import Channel, Link, all_reduce, barrier, gather_once, smallest
-from halocast.exec.transport.device import Cpu, Device, Event, Past, Twin, ending, open_device
+from halocast.exec.transport.comm import Channel, Endpoint, all_reduce, barrier, gather_once, smallest
+from halocast.exec.transport.device import Cpu, Event, Past, Seam, Twin, ending, open_device
 from halocast.graph import build_parts
 from halocast.schedule.ir import Exchange, Kind, Lane, Matrix, Op, Schedule
 from halocast.schedule.trace import Span
@@ -48,9 +48,9 @@ class Forgetful(Twin):
         return Past()
 
 
-def link_for(rank: int, seam: Device, lanes: dict[Lane, Any]) -> Link:
+def link_for(rank: int, seam: Seam, lanes: dict[Lane, Any]) -> Endpoint:
     groups: dict[tuple[Lane, tuple[int, ...]], Any] = {(lane, ()): group for lane, group in lanes.items()}
-    return Link(rank=rank, timeout_s=LIMIT_S, backend="gloo", device=seam.where, seam=seam, groups=groups)
+    return Endpoint(rank=rank, timeout_s=LIMIT_S, backend="gloo", device=seam.where, seam=seam, groups=groups)
 
 
 def computes_until(done: Callable[[], bool]) -> int:
@@ -91,7 +91,7 @@ def beside() -> Schedule:
     return Schedule(num_ranks=RANKS, ops=tuple(ops), matrices=(Matrix("halo", counts),))
 
 
-def channel_for(link: Link, op: Op, number: int) -> Channel:
+def channel_for(link: Endpoint, op: Op, number: int) -> Channel:
     """Seven rows with every peer, in a ring of two."""
     rows = [0 if peer == link.rank else 7 for peer in range(RANKS)]
     return Channel(
@@ -108,7 +108,7 @@ def channel_for(link: Link, op: Op, number: int) -> Channel:
     )
 
 
-def packed_rows(link: Link, epoch: int, number: int) -> Tensor:
+def packed_rows(link: Endpoint, epoch: int, number: int) -> Tensor:
     """Rows for every peer that say who sent them, to whom, when, and in which exchange."""
     peers = torch.tensor([peer for peer in range(RANKS) if peer != link.rank]).repeat_interleave(7)
     values = 1000.0 * link.rank + 100.0 * peers + 10.0 * epoch + number
@@ -142,7 +142,7 @@ def lane_progress(rank: int, groups: dict[Lane, Any]) -> dict[str, Any]:
     return {"steps": steps, "received": received, "spans": interpreter.spans}
 
 
-def exchanges(rank: int, seam: Device, groups: dict[Lane, Any]) -> dict[str, Any]:
+def exchanges(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
     """Two exchanges in turn for some epochs, then the collectives; what came, and what gloo was given."""
     link = link_for(rank, seam, groups)
     ops = [replace(beside().by_rank[rank][0], name=name) for name in ("exchange.0", "exchange_grad.0")]
@@ -187,7 +187,7 @@ def noting(given: list[tuple[str, Tensor, int]], name: str) -> Callable[..., Any
     return note
 
 
-def training(rank: int, seam: Device, groups: dict[Lane, Any]) -> dict[str, Any]:
+def training(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
     """PipeGCN: layers use what the exchanges brought an epoch before."""
     graph = small_graph(nodes=1500)
     parts, spec = build_parts(graph, metis_parts(graph, RANKS)), spec_for(graph, hidden=64)
@@ -207,7 +207,7 @@ def run_rank(rank: int, port: int, directory: Path) -> None:
     limit = timedelta(seconds=LIMIT_S)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS, timeout=limit)
     groups = {lane: dist.new_group(timeout=limit) for lane in (Lane.HALO, Lane.GRAD, Lane.REDUCE)}
-    seams: dict[str, Device] = {"cpu": Cpu(), "twin": Twin()}
+    seams: dict[str, Seam] = {"cpu": Cpu(), "twin": Twin()}
     seams |= {"cuda": open_device("cuda", "gloo", rank)} if GPU else {}
     left: dict[str, Any] = {"raw": raw_progress(rank), "lanes": lane_progress(rank, groups)}
     left["exchanges"] = {name: exchanges(rank, seam, groups) for name, seam in seams.items()}

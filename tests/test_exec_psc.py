@@ -16,7 +16,7 @@ from halocast.exec.run.drawn import all_ids
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import Link
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Graph, build_parts
 from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
 from halocast.graph.odds import Important, edge_probabilities
@@ -166,7 +166,7 @@ def first_rank(*, kind: ModelKind, tau: int) -> RankState:
     spec = spec_for(GRAPH, kind=kind, layers=2)
     schedule = schedule_for(PARTS, spec, "float64", "psc", tau=tau, eps=EPS, refresh=1)
     job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
-    state = RankState(job, PARTS[0], Link(rank=0, timeout_s=1, backend="gloo", device=torch.device("cpu")))
+    state = RankState(job, PARTS[0], Endpoint(rank=0, timeout_s=1, backend="gloo", device=torch.device("cpu")))
     state.progress = Progress(schedule, 0, 1.0)
     return state
 

@@ -19,8 +19,8 @@ from halocast.exec.run.interpret import Progress
 from halocast.exec.run.null import execute_null
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import Stretch
-from halocast.exec.store.ops import make_store, wait_for_pushes
-from halocast.exec.transport.comm import Link
+from halocast.exec.store.push_pull import make_store, wait_for_pushes
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph import build_parts
 from halocast.models.spec import ModelKind
 from halocast.reports.timers import timers
@@ -48,7 +48,7 @@ from halocast.sim.world import World
 
 GRAPH = small_graph()
 PARTS = build_parts(GRAPH, metis_parts(GRAPH, 2))
-HOST = Link(rank=0, timeout_s=20, backend="gloo", device=torch.device("cpu"))
+HOST = Endpoint(rank=0, timeout_s=20, backend="gloo", device=torch.device("cpu"))
 SLOW = Compute(kernels=(Kernel("elementwise", (10**7, 2)),))
 
 

@@ -30,8 +30,8 @@ from halocast.schedule.ir import (
     Work,
 )
 from halocast.schedule.passes import (
-    Edge,
-    Edges,
+    Dependence,
+    Dependences,
     dependence_edges,
     find_cycle,
     hyperperiod,
@@ -40,32 +40,32 @@ from halocast.schedule.passes import (
 )
 
 
-def plain_edges(schedule: Schedule, rendezvous: bool) -> set[Edge]:
+def plain_edges(schedule: Schedule, rendezvous: bool) -> set[Dependence]:
     """The rule, op by op and rank by rank."""
     place = {(o.rank, o.name): k for k, o in enumerate(schedule.ops)}
-    edges = {Edge(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))}
+    edges = {Dependence(2 * k, 2 * k + 1, 0, k) for k in range(len(schedule.ops))}
     for k, o in enumerate(schedule.ops):
-        edges |= {Edge(2 * place[o.rank, name] + 1, 2 * k, lag) for name, lag in o.after}
+        edges |= {Dependence(2 * place[o.rank, name] + 1, 2 * k, lag) for name, lag in o.after}
         for rank in schedule.partners(o) if rendezvous else schedule.senders(o):
             peer = place[rank, o.name]
-            edges.add(Edge(2 * peer, 2 * k + 1, 0, peer))
+            edges.add(Dependence(2 * peer, 2 * k + 1, 0, peer))
     for rank in range(schedule.num_ranks):
         for ops in schedule.lanes(rank).values():
             ids = [place[rank, o.name] for o in ops]
-            edges |= {Edge(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)}
-            edges.add(Edge(2 * ids[-1] + 1, 2 * ids[0], 1))
+            edges |= {Dependence(2 * a + 1, 2 * b, 0) for a, b in pairwise(ids)}
+            edges.add(Dependence(2 * ids[-1] + 1, 2 * ids[0], 1))
     return edges
 
 
-def pair_by_pair(edges: Edges) -> set[Edge]:
+def pair_by_pair(edges: Dependences) -> set[Dependence]:
     """The edges with every end that stands for its group replaced by the starts it waits for."""
     found = set(edges)
     relayed = {e for e in found if e.source % 2 and e.target % 2}
     starts = {e: [s for s in found - relayed if s.target == e.source] for e in relayed}
-    return (found - relayed) | {Edge(s.source, e.target, 0, s.carries) for e in relayed for s in starts[e]}
+    return (found - relayed) | {Dependence(s.source, e.target, 0, s.carries) for e in relayed for s in starts[e]}
 
 
-def graph_of(edges: set[Edge]) -> nx.DiGraph:
+def graph_of(edges: set[Dependence]) -> nx.DiGraph:
     return nx.DiGraph([(e.source, e.target) for e in edges if e.lag == 0])
 
 
@@ -96,9 +96,9 @@ def test_ranks_outside_an_exchange_have_no_part_in_it() -> None:
     schedule = Schedule(num_ranks=3, ops=(*ops, op("swap", 1)), matrices=(Matrix("halo", counts),))
     assert problems(schedule) == ()
     met = {e for e in dependence_edges(schedule) if e.source // 2 != e.target // 2}
-    assert met == {Edge(0, 3, 0, 0)}
+    assert met == {Dependence(0, 3, 0, 0)}
     met = {e for e in pair_by_pair(dependence_edges(schedule, rendezvous=True)) if e.source // 2 != e.target // 2}
-    assert met == {Edge(0, 3, 0, 0), Edge(2, 1, 0, 1)}
+    assert met == {Dependence(0, 3, 0, 0), Dependence(2, 1, 0, 1)}
 
 
 def test_two_exchanges_of_one_name_among_different_ranks_do_not_meet() -> None:
@@ -109,23 +109,25 @@ def test_two_exchanges_of_one_name_among_different_ranks_do_not_meet() -> None:
     schedule = Schedule(num_ranks=4, ops=ops, matrices=(Matrix("halo", counts),))
     assert problems(schedule) == ()
     met = {e for e in dependence_edges(schedule) if e.source // 2 != e.target // 2}
-    assert met == {Edge(0, 3, 0, 0), Edge(4, 7, 0, 2)}
+    assert met == {Dependence(0, 3, 0, 0), Dependence(4, 7, 0, 2)}
 
 
-RANDOM_EDGES = st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1])).map(lambda e: Edge(*e))
+RANDOM_EDGES = st.tuples(st.integers(0, 4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1])).map(
+    lambda e: Dependence(*e)
+)
 
 
 @given(st.integers(0, 14).flatmap(lambda size: st.lists(RANDOM_EDGES, min_size=size, max_size=size)))
-def test_a_cycle_is_found_if_and_only_if_there_is_one(edges: list[Edge]) -> None:
+def test_a_cycle_is_found_if_and_only_if_there_is_one(edges: list[Dependence]) -> None:
     graph = graph_of(set(edges))
-    cycle = find_cycle(Edges.of(edges), 5)
+    cycle = find_cycle(Dependences.of(edges), 5)
     assert bool(cycle) != nx.is_directed_acyclic_graph(graph)
     assert len(set(cycle)) == len(cycle)
     assert all(graph.has_edge(a, b) for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True))
 
 
 def test_without_events_there_is_no_cycle() -> None:
-    assert find_cycle(Edges.of([]), 0) == []
+    assert find_cycle(Dependences.of([]), 0) == []
     assert problems(Schedule(num_ranks=1, ops=())) == ()
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedules import op
 
+from halocast.base.cores import part_of
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
-from halocast.base.parts_of_cores import part_of
 from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.cluster.topology import build_topology
 from halocast.schedule.ir import AllReduce, Barrier, Compute, Exchange, Kernel, Lane, Matrix, Pull, Schedule

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from halocast.exec.transport.comm import Link
-from halocast.exec.transport.device import Device
+from halocast.exec.transport.comm import Endpoint
+from halocast.exec.transport.device import Seam
 
 PlainPoint = dict[str, Any]  # a measured point, as JSON has it
 ENOUGH = 0.02  # half-width of the quartile's confidence interval, relative
@@ -95,8 +95,8 @@ class Bench:
 
     rank: int
     num_ranks: int
-    device: Device
-    link: Link
+    device: Seam
+    link: Endpoint
     control: Any
     limits: Limits
     quick: bool

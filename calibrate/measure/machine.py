@@ -25,7 +25,7 @@ from halocast.calibrate.points import EMULATED
 from halocast.exec.launch.affinity import go_back, keep_to_cores, placement
 from halocast.exec.launch.emulate import Host
 from halocast.exec.launch.local import free_port, rank_environment, settle_rank, start_server
-from halocast.exec.transport.comm import Link
+from halocast.exec.transport.comm import Endpoint
 from halocast.exec.transport.device import open_device
 from halocast.exec.worker import keep_freed_memory
 from halocast.schedule.ir import Lane
@@ -179,7 +179,7 @@ def _bench(wanted: Wanted, say: Say) -> Iterator[Bench]:
     keep_freed_memory()
     torch.set_num_threads(1)
     device.enter(Lane.COMPUTE)
-    link = Link(rank=rank, timeout_s=wanted.timeout_s, backend=wanted.backend, device=device.where, seam=device)
+    link = Endpoint(rank=rank, timeout_s=wanted.timeout_s, backend=wanted.backend, device=device.where, seam=device)
     try:
         yield Bench(
             rank=rank,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from halocast.exec.launch.job import Job, read_part
 from halocast.exec.run.state import OPTIMIZERS, Epoch, RankState, block_of, flatten
-from halocast.exec.transport.comm import Link, all_reduce
+from halocast.exec.transport.comm import Endpoint, all_reduce
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
 from halocast.models.modules import NEIGHBOURS, Block
@@ -27,7 +27,7 @@ NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
 
-def make_state(job: Job, directory: Path, rank: int, link: Link) -> RankState:
+def make_state(job: Job, directory: Path, rank: int, link: Endpoint) -> RankState:
     """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
     if not any(op.verb == FORWARD for op in job.schedule.ops):
         return RankState(job, read_part(directory, rank), link)
@@ -52,7 +52,7 @@ class Chunk:
 class ChunkState(RankState):
     """What a stage holds beside a rank's usual state: the chunks, and tables of rows by buffer name."""
 
-    def __init__(self, job: Job, parts: list[Part], rank: int, link: Link) -> None:
+    def __init__(self, job: Job, parts: list[Part], rank: int, link: Endpoint) -> None:
         dtype = getattr(torch, job.settings.dtype)
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(job, whole(parts, rank), link)
@@ -208,7 +208,7 @@ def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng((seed, ORDER_STREAM, epoch)).permutation(num_chunks).tolist())
 
 
-def _chunks(parts: list[Part], dtype: torch.dtype, link: Link) -> list[Chunk]:
+def _chunks(parts: list[Part], dtype: torch.dtype, link: Endpoint) -> list[Chunk]:
     bounds = np.cumsum([0, *(part.num_inner for part in parts)]).tolist()
     made = []
     for number, (part, halo) in enumerate(zip(parts, table_rows(parts), strict=True)):

@@ -16,7 +16,7 @@ do not wait for its kernels either. No thread gets more of a core than before, a
 import os
 from contextlib import suppress
 
-from halocast.base.parts_of_cores import part_of
+from halocast.base.cores import part_of
 
 HAS_CALLS = hasattr(os, "sched_setaffinity")  # on Linux
 

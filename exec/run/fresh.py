@@ -1,11 +1,15 @@
-"""Exact rows at the current weights: one synchronous forward and backward outside the schedule, without dropout.
+"""Fresh rows, fetched outside the schedule: to begin with exact values, and to see how wrong stale ones are.
 
-They are the initial values of buffers that are to begin exact.
+Initial values are those of one synchronous forward and backward at the current weights, without dropout. Errors, on
+request, compare what an op was given with what a fresh exchange would have brought: rows of the same epoch's run (the
+same weights, the same dropout), fetched inside the op; that makes the ranks wait for each other, so a run that measures
+errors is no measure of time.
 """
 
 import torch
 from torch import Tensor
 
+from halocast.exec.run.notes import RowError
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import gather_once
 from halocast.models.modules import summed_loss
@@ -73,3 +77,22 @@ def _forward(state: RankState) -> tuple[dict[int, Tensor], list[tuple[Tensor, Te
         rows = state.model.layer(layer, joined, state.block, state.aggregated if layer == 0 else None, first)
         passes.append((joined, rows))
     return halo, passes
+
+
+def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor, rows: Tensor | None) -> None:
+    """`rows`: which halo rows were used, if not all."""
+    fresh = state.gather(inner, f"fresh rows of layer {layer} in epoch {epoch}")
+    _note(state, epoch, layer, "features", used, fresh if rows is None else fresh[rows])
+
+
+def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> None:
+    """The partial gradients of halo rows that were made in this epoch, sent to their owners at once."""
+    made = state.made_grads[layer]
+    what = f"fresh gradients of layer {layer} in epoch {epoch}"
+    fresh = gather_once(state.link, made.contiguous(), state.recv_counts, state.send_counts, what)
+    _note(state, epoch, layer, "gradients", used, fresh)
+
+
+def _note(state: RankState, epoch: int, layer: int, what: str, used: Tensor, fresh: Tensor) -> None:
+    error, norm = float((used - fresh).square().sum()), float(fresh.square().sum())
+    state.errors.append(RowError(epoch=epoch, layer=layer, what=what, squared_error=error, squared_norm=norm))

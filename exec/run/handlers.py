@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.chunks.ops import CHUNKS
+from halocast.exec.chunks.slots import CHUNKS
 from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
+from halocast.exec.run.fresh import note_features, note_gradients
 from halocast.exec.run.importance import IMPORTANCE
-from halocast.exec.run.row_errors import note_features, note_gradients
 from halocast.exec.run.state import Epoch, RankState
-from halocast.exec.store.ops import pull, push
+from halocast.exec.store.push_pull import pull, push
 from halocast.exec.transport.collectives import COLLECT
 from halocast.exec.transport.pairs import receive, send, swap
 from halocast.models.modules import summed_loss

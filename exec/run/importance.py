@@ -26,7 +26,7 @@ Handler = Callable[[RankState, Op, int], int]
 
 
 @dataclass(slots=True)
-class Plan:
+class CachePlan:
     """The cache as the draws see it: which halo rows belong in it, and which of them have been asked for."""
 
     version: int  # of the probabilities
@@ -68,7 +68,7 @@ def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
 
 
 def _planned(state: RankState, params: dict[str, str], version: int, p: Reals, ids: Ids) -> Ids:
-    plan: Plan | None = state.notes.get("plan")
+    plan: CachePlan | None = state.notes.get("plan")
     if plan is None or plan.version != version:
         chosen = choose_cache(
             CachePolicy(params["policy"]),
@@ -78,7 +78,7 @@ def _planned(state: RankState, params: dict[str, str], version: int, p: Reals, i
             seed=int(params["seed"]),
         )
         asked = np.zeros_like(chosen) if plan is None else plan.asked & chosen
-        plan = state.notes["plan"] = Plan(version, chosen, asked)
+        plan = state.notes["plan"] = CachePlan(version, chosen, asked)
     needed = ids.rows.cpu().numpy()
     cached = plan.asked[needed]
     plan.asked[needed] |= plan.chosen[needed]

@@ -22,7 +22,7 @@ from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
 from halocast.exec.transport.channels import make_channels
-from halocast.exec.transport.comm import Link, gather_once
+from halocast.exec.transport.comm import Endpoint, gather_once
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
@@ -60,7 +60,7 @@ def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
 class RankState:
     """The mutable state handlers work on; nothing here knows a method."""
 
-    def __init__(self, job: Job, part: Part, link: Link) -> None:
+    def __init__(self, job: Job, part: Part, link: Endpoint) -> None:
         self.job, self.part, self.link = job, part, link
         self.schedule = job.schedule
         self.rank = part.rank

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from halocast.base.errors import RunError
-from halocast.exec.transport.device import Cpu, Device
+from halocast.exec.transport.device import Cpu, Seam
 from halocast.schedule.ir import Exchange, Lane, Op, Schedule, ring_bytes
 
 TAGS = 2**30  # gloo's tags are 31-bit; wrapping is harmless because only neighbouring epochs are ever in flight
@@ -36,14 +36,14 @@ class PeerError(RunError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Endpoint:
     """What all channels of a rank share."""
 
     rank: int
     timeout_s: float
     backend: str
     device: torch.device
-    seam: Device = field(default_factory=Cpu)
+    seam: Seam = field(default_factory=Cpu)
     # process groups of every lane, since lanes have no common order: of all ranks, and of those that collect
     groups: dict[tuple[Lane, tuple[int, ...]], Any] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def message_tag(epoch: int, exchange: int, num_exchanges: int) -> int:
     return 1 + (epoch * num_exchanges + exchange) % TAGS
 
 
-class Message(NamedTuple):
+class Posted(NamedTuple):
     """A send or a receive on its way."""
 
     peer: str
@@ -110,7 +110,7 @@ class Channel:
     op: Op
     tag: int  # differs between the exchanges of a schedule
     num_tags: int
-    link: Link
+    link: Endpoint
     send_rows: list[int]  # per peer
     recv_rows: list[int]
     packed: Tensor  # rows on their way out; free again when an instance has ended
@@ -119,7 +119,7 @@ class Channel:
     is_free: Callable[[int, bool], bool]  # (instance whose slot is wanted, may wait)
     drawn: Callable[[int], Sizes | None] | None = None  # sizes of an instance once they are known, where they differ
     _received: dict[int, list[int]] = field(default_factory=dict)  # by slot: rows from each peer, where drawn
-    _posted: dict[int, list[Message]] = field(default_factory=dict)
+    _posted: dict[int, list[Posted]] = field(default_factory=dict)
     _outbox: Tensor | None = None  # in host memory, if staged: rows on their way out, as long as `packed`
     _inbox: list[Tensor] = field(default_factory=list)
 
@@ -154,14 +154,14 @@ class Channel:
         self.link.seam.finish()
         return packed.numel() * packed.element_size()
 
-    def _start(self, epoch: int, packed: Tensor) -> list[Message]:
+    def _start(self, epoch: int, packed: Tensor) -> list[Posted]:
         if self.link.backend == "nccl":
             self.is_free(epoch, True)
             return self._grouped(epoch, packed)
         self.post(epoch, wait=True)
         send_rows, _ = self._sizes(epoch) or ([], [])
         sends = [
-            Message(f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
+            Posted(f"rank {peer}", dist.isend(rows, peer, group=self.link.group(self.op.lane), tag=self._tag(epoch)))
             for peer, rows in self._leaving(packed, send_rows)
         ]
         self.post(epoch + self.op.every, wait=False)
@@ -198,7 +198,7 @@ class Channel:
         slot = _segments(self.ring[self._slot(epoch)], recv_rows)
         rooms = _segments(self._inbox[self._turn(epoch, NUM_POSTED)], recv_rows) if self._inbox else slot
         self._posted[epoch] = [
-            Message(f"rank {peer}", dist.irecv(room, peer, group=group, tag=tag), (room, rows) if self._inbox else None)
+            Posted(f"rank {peer}", dist.irecv(room, peer, group=group, tag=tag), (room, rows) if self._inbox else None)
             for (peer, rows), (_, room) in zip(slot, rooms, strict=True)
         ]
 
@@ -212,14 +212,14 @@ class Channel:
         if self._inbox:
             self._inbox[self._turn(epoch, NUM_POSTED)] = self.link.room(self.ring[slot])
 
-    def _grouped(self, epoch: int, packed: Tensor) -> list[Message]:
+    def _grouped(self, epoch: int, packed: Tensor) -> list[Posted]:
         send_rows, recv_rows = self._sizes(epoch) or ([], [])
         self._make_room(epoch, recv_rows)
         slot = self.ring[self._slot(epoch)]
         group = self.link.group(self.op.lane)
         ops = [dist.P2POp(dist.isend, rows, peer, group) for peer, rows in _segments(packed, send_rows)]
         ops += [dist.P2POp(dist.irecv, rows, peer, group) for peer, rows in _segments(slot, recv_rows)]
-        return [Message("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
+        return [Posted("its peers", work) for work in dist.batch_isend_irecv(ops)] if ops else []
 
     def _slot(self, epoch: int) -> int:
         return self._turn(epoch, len(self.ring))
@@ -243,7 +243,7 @@ def rows_per_peer(schedule: Schedule, op: Op) -> tuple[list[int], list[int]]:
     return (schedule.sent(op) // size).tolist(), (schedule.received(op) // size).tolist()
 
 
-def gather_once(link: Link, packed: Tensor, send_rows: list[int], recv_rows: list[int], what: str) -> Tensor:
+def gather_once(link: Endpoint, packed: Tensor, send_rows: list[int], recv_rows: list[int], what: str) -> Tensor:
     """A blocking exchange outside the schedule: precomputation and evaluation."""
     received = packed.new_empty((sum(recv_rows), *packed.shape[1:]))
     inbox, outbox = link.room(received), link.down(packed)
@@ -255,7 +255,7 @@ def gather_once(link: Link, packed: Tensor, send_rows: list[int], recv_rows: lis
     return received
 
 
-def all_reduce(link: Link, values: Tensor, what: str, group: Any = None) -> int:
+def all_reduce(link: Endpoint, values: Tensor, what: str, group: Any = None) -> int:
     """Sum over all ranks of a group, in place; returns the bytes a ring sends per rank."""
     room = link.down(values)
     link.wait(dist.all_reduce(room, group=group, async_op=True), what, "another rank")
@@ -263,14 +263,14 @@ def all_reduce(link: Link, values: Tensor, what: str, group: Any = None) -> int:
     return ring_bytes(values.numel() * values.element_size(), dist.get_world_size(group))
 
 
-def smallest(link: Link, value: float, what: str) -> float:
+def smallest(link: Endpoint, value: float, what: str) -> float:
     """The smallest of all ranks' values."""
     values = torch.tensor([value], dtype=torch.float64, device=link.wire)
     link.wait(dist.all_reduce(values, op=dist.ReduceOp.MIN, async_op=True), what, "another rank")
     return float(values)
 
 
-def barrier(link: Link, what: str, group: Any = None) -> int:
+def barrier(link: Endpoint, what: str, group: Any = None) -> int:
     values = torch.zeros(1, device=link.wire)
     link.wait(dist.all_reduce(values, group=group, async_op=True), what, "another rank")
     return 0

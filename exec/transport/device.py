@@ -46,7 +46,7 @@ class Event(Protocol):
         ...
 
 
-class Device(Protocol):
+class Seam(Protocol):
     """What the calling thread's lane asks of the device."""
 
     @property
@@ -228,7 +228,7 @@ class Twin:
         return getattr(self._thread, "lane", Lane.COMPUTE)
 
 
-def ending(device: Device, handle: Callable[[Op, int], int]) -> Callable[[Op, int], int]:
+def ending(device: Seam, handle: Callable[[Op, int], int]) -> Callable[[Op, int], int]:
     """The handler, ending when its work has ended."""
 
     def run(op: Op, epoch: int) -> int:
@@ -239,7 +239,7 @@ def ending(device: Device, handle: Callable[[Op, int], int]) -> Callable[[Op, in
     return run
 
 
-def open_device(kind: str, backend: str, local_rank: int) -> Device:
+def open_device(kind: str, backend: str, local_rank: int) -> Seam:
     """The device of a rank, by a word of DeviceKind; ranks that stage through host memory may share a GPU."""
     if kind not in list(DeviceKind):
         raise unknown("device", kind, map(str, DeviceKind), "run.device")
@@ -250,7 +250,7 @@ def open_device(kind: str, backend: str, local_rank: int) -> Device:
     return OPEN[DeviceKind(kind)](backend, local_rank)
 
 
-def _open_cuda(backend: str, local_rank: int) -> Device:
+def _open_cuda(backend: str, local_rank: int) -> Seam:
     if not torch.cuda.is_available():
         what = "backend nccl needs CUDA devices" if backend == "nccl" else "device cuda needs one"
         raise InputError(f"{what}, and torch sees none here (use transport gloo on device cpu)")
@@ -262,7 +262,7 @@ def _open_cuda(backend: str, local_rank: int) -> Device:
     return Cuda(where)
 
 
-OPEN: Mapping[DeviceKind, Callable[[str, int], Device]] = MappingProxyType(
+OPEN: Mapping[DeviceKind, Callable[[str, int], Seam]] = MappingProxyType(
     {
         DeviceKind.CPU: lambda backend, local_rank: Cpu(),
         DeviceKind.CUDA: _open_cuda,

@@ -30,9 +30,8 @@ from halocast.sim.network.buckets import BucketFlows
 from halocast.sim.network.collectives import Hop, ring, tree
 from halocast.sim.network.fairshare import NO_LINK, Floats, Ints
 from halocast.sim.network.flows import Done, Flows
-from halocast.sim.network.moving import Moving
-from halocast.sim.network.sockets import Sockets
 from halocast.sim.network.transports import MOST_CHUNKS, STAGES, Part, Stages, route_table, settings_of
+from halocast.sim.network.underway import Moving, Sockets
 from halocast.sim.world import degrade
 
 Finish = Callable[[], None]

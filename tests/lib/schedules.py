@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import strategies as st
 
+from halocast.schedule.check import COLLECTED
 from halocast.schedule.ir import (
     SHARED,
     AllGather,
@@ -48,6 +49,8 @@ PROMISED = {
 }
 COMM_LANES = (Lane.HALO, Lane.GRAD, Lane.REDUCE, Lane("halo", 2), Lane("ring"))
 
+BUFFER_BYTES = 8
+
 
 class _Builder:
     """Adds steps that all ranks see in one global order, so lanes and waits can never close a cycle."""
@@ -77,7 +80,7 @@ class _Builder:
                 rank=rank,
                 lane=lane,
                 work=work,
-                reads=tuple(f"b.{waited}" for waited, _ in after),
+                reads=() if work.kind in COLLECTED else tuple(f"b.{waited}" for waited, _ in after),
                 writes=(f"b.{name}",),
                 after=after,
                 every=cadence[0],
@@ -110,8 +113,9 @@ def _collective(b: _Builder, name: str) -> None:
     """Among all ranks, or some."""
     cadence, lane = b.cadence(), b.draw(st.sampled_from(COMM_LANES))
     group = sorted(b.draw(st.sets(st.integers(0, b.num_ranks - 1), min_size=1)))
-    works = [Barrier(), AllReduce(num_bytes=64), AllGather(num_bytes=64), ReduceScatter(num_bytes=64)]
-    work = b.draw(st.sampled_from([*works, Broadcast(num_bytes=64, root=group[-1])]))
+    whole = BUFFER_BYTES * len(group)
+    works = [Barrier(), AllReduce(num_bytes=64), AllGather(num_bytes=whole), ReduceScatter(num_bytes=whole)]
+    work = b.draw(st.sampled_from([*works, Broadcast(num_bytes=BUFFER_BYTES, root=group[-1])]))
     for rank in group:
         b.add(rank, name, lane, work, cadence)
 
@@ -145,7 +149,9 @@ def legal_schedules(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 8) -> 
     for k in range(draw(st.integers(1, max_steps))):
         draw(st.sampled_from(STEPS))(builder, f"op.{k}")
     ops = tuple(op for rank in builder.ops for op in rank)
-    buffers = tuple(Buffer(name=f"b.{op.name}", rank=op.rank, num_bytes=8, exact=draw(st.booleans())) for op in ops)
+    buffers = tuple(
+        Buffer(name=f"b.{op.name}", rank=op.rank, num_bytes=_written(op.work), exact=draw(st.booleans())) for op in ops
+    )
     shared = (Buffer(name="store", rank=SHARED, num_bytes=64, persistent=True),)
     return Schedule(
         num_ranks=num_ranks,
@@ -154,6 +160,11 @@ def legal_schedules(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 8) -> 
         matrices=(Matrix("halo", counts),),
         meta=(("method", draw(st.text(max_size=5))),),
     )
+
+
+def _written(work: Work) -> int:
+    """Bytes of the buffer that an op writes; what gathers pieces holds them all."""
+    return work.num_bytes if isinstance(work, AllGather) else BUFFER_BYTES
 
 
 def op(name: str, rank: int = 0, lane: Lane = Lane.COMPUTE, **fields: object) -> Op:
