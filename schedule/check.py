@@ -239,7 +239,7 @@ def _collected_sizes(schedule: Schedule) -> Iterator[str]:
         if op.kind in COLLECTED and isinstance(op.work, Payload):
             whole, num = op.work.num_bytes, len(schedule.group(op))
             given, taken = (whole // num if piece else whole for piece in COLLECTED[op.kind])
-            if whole % num and op.kind is not Kind.BROADCAST:
+            if whole % num and given != taken and (op.reads or op.writes):
                 yield f"op {op.label}: {whole} bytes cannot be divided among {num} ranks"
             for names, size, does in ((op.reads[:1], given, "gives"), (op.writes, taken, "takes")):
                 for name in names:

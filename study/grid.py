@@ -48,7 +48,7 @@ MODELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gat": ("model.kind=gat",),
     }
 )
-# Dependences between communities so few that rows travel about as long as they take to compute.
+# Edges between communities so few that rows travel about as long as they take to compute.
 GRAPHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "sparse": ("graph.nodes=20000", "graph.degree=12", "graph.mixing=0.02", "graph.features=64"),

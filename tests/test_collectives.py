@@ -102,8 +102,10 @@ def test_pieces_that_do_not_fit_their_buffers_are_refused() -> None:
     ops = (op("meet", 0, RING, work=AllGather(num_bytes=16), reads=("piece",), writes=("whole",)),)
     (problem,) = problems(Schedule(num_ranks=1, ops=ops, buffers=buffers))
     assert problem == "op 0/meet: gives 16 bytes of 'piece', which has 8"
-    three = tuple(op("meet", rank, RING, work=ReduceScatter(num_bytes=16)) for rank in range(3))
-    assert "op 0/meet: 16 bytes cannot be divided among 3 ranks" in problems(Schedule(num_ranks=3, ops=three))
+    three = [op("meet", rank, RING, work=ReduceScatter(num_bytes=16), reads=("whole",)) for rank in range(3)]
+    wholes = tuple(Buffer(name="whole", rank=rank, num_bytes=16, persistent=True) for rank in range(3))
+    found = problems(Schedule(num_ranks=3, ops=tuple(three), buffers=wholes))
+    assert found[0] == "op 0/meet: 16 bytes cannot be divided among 3 ranks"
 
 
 def changed(schedule: Schedule, make: Callable[[Op], list[Op]]) -> Schedule:

@@ -263,7 +263,7 @@ def test_exchanges_of_a_pipelined_model_overlap_its_computation_on_every_rank(le
         spans = rank["training"]["cpu"]["spans"]
         computed = [span for span in spans if span.lane == Lane.COMPUTE]
         for lane in (Lane.HALO, Lane.GRAD):
-            assert any(overlap(span, other) for span in spans if span.lane is lane for other in computed)
+            assert any(overlap(span, other) for span in spans if span.lane == lane for other in computed)
 
 
 @pytest.mark.parametrize("device", ["cpu", "twin", CUDA])

@@ -202,7 +202,7 @@ CHANGES: dict[str, Callable[[Op], tuple[Op, ...]]] = {
 def test_a_communication_is_refused_if_and_only_if_two_of_its_ranks_disagree(
     change: Callable[[Op], tuple[Op, ...]], schedule: Schedule, data: st.DataObject
 ) -> None:
-    ops = [replace(o, reads=(), after=()) for o in schedule.ops]
+    ops = [replace(o, reads=(), writes=(), after=()) for o in schedule.ops]
     chosen = data.draw(st.integers(0, len(ops) - 1))
     changed = replace(schedule, ops=(*ops[:chosen], *change(ops[chosen]), *ops[chosen + 1 :]))
     pairs = [(o, changed.find(rank, o.name)) for o in changed.ops for rank in changed.partners(o)]
