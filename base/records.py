@@ -90,8 +90,8 @@ class Checked:
 @cache
 def _rules(cls: type) -> tuple[tuple[str, tuple[Rule, ...]], ...]:
     hints = get_type_hints(cls, include_extras=True)
-    found = ((f.name, tuple(note for note in _notes(hints[f.name]) if isinstance(note, Rule))) for f in fields(cls))
-    return tuple((name, rules) for name, rules in found if rules)
+    every = ((f.name, tuple(note for note in _notes(hints[f.name]) if isinstance(note, Rule))) for f in fields(cls))
+    return tuple((name, rules) for name, rules in every if rules)
 
 
 def _notes(hint: Any) -> Iterator[Any]:

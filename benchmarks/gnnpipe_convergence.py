@@ -12,7 +12,7 @@ from typing import Any
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.launch.local import execute
 from halocast.graph import Graph, assign, build_parts, from_parts, synthetic
-from halocast.graph.loaders import load
+from halocast.graph.formats.loaders import load
 from halocast.methods import gnnpipe
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 from halocast.schedule.check import check

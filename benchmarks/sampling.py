@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from halocast.graph import Part, assign, build_part, synthetic
-from halocast.graph.inclusion import halo_inclusion
-from halocast.graph.odds import Important, edge_probabilities
+from halocast.graph.inclusion import Important, edge_probabilities, halo_inclusion
 from halocast.graph.sampling import draw_boundary, draw_edges, edges_of_rows, keep_edges
 
 

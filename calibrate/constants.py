@@ -106,7 +106,7 @@ def _table(fits: dict[str, tuple[Fit, list[Residual]]], kind: str) -> FitTable |
 
 
 def _row(what: str, fit: Fit, residuals: list[Residual]) -> FitQuality:
-    worst = max(residuals, key=lambda one: abs(one.error), default=None)
+    worst = max(residuals, key=lambda residual: abs(residual.error), default=None)
     return FitQuality(what, fit.num_points, fit.num_held_out, fit.median_error, fit.p90_error, worst)
 
 
@@ -122,7 +122,7 @@ def _messages(
     carried = max(p.dims[0] / p.seconds for p in points if p.kind == "message")  # where noise hides the price of a byte
     rate = 1 / prices["byte"] if "byte" in prices else carried
     exchanges = [point for point in points if point.kind == "exchange"]
-    full = [p for p in exchanges if p.seconds >= LARGE * max(one.seconds for one in exchanges)]
+    full = [p for p in exchanges if p.seconds >= LARGE * max(q.seconds for q in exchanges)]
     host = float(np.median([p.dims[0] / p.seconds for p in full])) if full else rate
     core = _core_prices(exchanges) if on_cores else {}
     latency_s = max(0.0, prices.get("latency", 0.0) - core.get("message", 0.0))  # what cores do is counted there
@@ -151,8 +151,8 @@ def executed_extras(
     beyond all that is counted: lanes wake up, values are looked up, receives of the next epoch are posted."""
 
     def beyond(kind: str, counted: Callable[[MeasuredPoint], float]) -> float:
-        found = [point.seconds - counted(point) for point in points if point.kind == kind]
-        return max(0.0, float(np.median(found))) if found else 0.0
+        extras = [point.seconds - counted(point) for point in points if point.kind == kind]
+        return max(0.0, float(np.median(extras))) if extras else 0.0
 
     def moved_s(point: MeasuredPoint) -> float:
         return int(point.note["bytes"]) * messages.core_s_per_byte  # each way at once, half at either end
@@ -194,8 +194,8 @@ def _ratios(points: Sequence[MeasuredPoint], group: str) -> dict[str, float]:
 
 
 def _slowdown(points: Sequence[MeasuredPoint], kind: str) -> float:
-    found = [point.seconds for point in points if point.kind == kind]
-    return max(1.0, float(np.median(found))) if found else 1.0
+    ratios = [point.seconds for point in points if point.kind == kind]
+    return max(1.0, float(np.median(ratios))) if ratios else 1.0
 
 
 def fit_ops(
@@ -223,7 +223,7 @@ def _split_ops(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], li
     by_verb: dict[str, list[MeasuredPoint]] = {}
     for point in points:
         by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
-    halves = [split(found) for found in by_verb.values()]
+    halves = [split(of_verb) for of_verb in by_verb.values()]
     return [p for seen, _ in halves for p in seen], [p for _, unseen in halves for p in unseen]
 
 
@@ -237,12 +237,12 @@ def _in_context(
     much longer is one factor per kind, which stays near 1 unless ops say otherwise.
     """
     sums = [_seconds_by_kind(measured, point) for point in points]
-    kinds = sorted({kind for one in sums for kind in one})
+    kinds = sorted({kind for by_kind in sums for kind in by_kind})
     seconds = np.array([point.seconds for point in points])
     terms = np.array(
         [
-            [1.0, len(point.note["kernels"]), *(one.get(kind, 0.0) for kind in kinds)]
-            for point, one in zip(points, sums, strict=True)
+            [1.0, len(point.note["kernels"]), *(by_kind.get(kind, 0.0) for kind in kinds)]
+            for point, by_kind in zip(points, sums, strict=True)
         ]
     )
     weights = _weights(points)
@@ -293,12 +293,12 @@ def _seconds_by_kind(measured: Measured, point: MeasuredPoint) -> dict[str, floa
 def _op_rows(residuals: list[Residual], num_seen: int) -> list[FitQuality]:
     """Real ops against the sum of their kernels: all together, and by model and verb; of those held out."""
     by_what: dict[str, list[Residual]] = {}
-    for one in sorted(residuals, key=lambda one: str(one.point.note["what"])):
-        by_what.setdefault(f"  {one.point.note['what']}", []).append(one)
+    for residual in sorted(residuals, key=lambda residual: str(residual.point.note["what"])):
+        by_what.setdefault(f"  {residual.point.note['what']}", []).append(residual)
     parts = [_op_row(what, mine, 0) for what, mine in by_what.items()]
     return [_op_row("executed ops", residuals, num_seen), *parts]
 
 
 def _op_row(what: str, residuals: list[Residual], num_seen: int) -> FitQuality:
-    worst = max(residuals, key=lambda one: abs(one.error), default=None)
+    worst = max(residuals, key=lambda residual: abs(residual.error), default=None)
     return FitQuality(what, num_seen, len(residuals), *error_quantiles(residuals), worst)

@@ -114,8 +114,8 @@ class Profile:
 
     @property
     def source(self) -> str:
-        made = self.table.made
-        return f"{self.path} ({made.date}, {made.host})"
+        """The file, and when and where it was measured."""
+        return f"{self.path} ({self.table.made.date}, {self.table.made.host})"
 
 
 def load_profile(path: str | Path) -> Profile:
@@ -130,7 +130,7 @@ def load_profile(path: str | Path) -> Profile:
 
 
 def _fits(tables: Mapping[str, FitTable], where: str) -> tuple[Fit, ...]:
-    return tuple(_fit(kind, one, KERNEL_DIMS[kind], f"{where}.{kind}") for kind, one in tables.items())
+    return tuple(_fit(kind, table, KERNEL_DIMS[kind], f"{where}.{kind}") for kind, table in tables.items())
 
 
 def _fit(kind: str, table: FitTable, dims: tuple[str, ...], where: str) -> Fit:
@@ -264,7 +264,7 @@ def _compute_slowdown(messages: MessageCosts, cluster: Cluster) -> float:
 
 def outside_range(schedule: Schedule, cluster: Cluster) -> list[str]:
     """What of a schedule leaves the range a profile was measured in, one line per kind: how many, and the worst."""
-    found: dict[str, list[tuple[float, str]]] = {}
+    sizes_of: dict[str, list[tuple[float, str]]] = {}
     for op in schedule.ops:
         measured = cluster.device(op.rank).measured
         if measured is not None:
@@ -272,9 +272,9 @@ def outside_range(schedule: Schedule, cluster: Cluster) -> list[str]:
                 fit = measured.fit(kernel.kind)
                 if all(kernel.dims) and fit is not None:
                     text = f"{op.label} {kernel.kind}{kernel.dims}"
-                    found.setdefault(kernel.kind, []).append((fit.outside(kernel.dims), text))
-            found.setdefault("messages", []).extend(_messages_outside(schedule, op, measured.message_bytes))
-    return [line for kind, sizes in found.items() for line in _complaint(kind, sizes)]
+                    sizes_of.setdefault(kernel.kind, []).append((fit.outside(kernel.dims), text))
+            sizes_of.setdefault("messages", []).extend(_messages_outside(schedule, op, measured.message_bytes))
+    return [line for kind, sizes in sizes_of.items() for line in _complaint(kind, sizes)]
 
 
 def _messages_outside(schedule: Schedule, op: Op, measured: tuple[float, float]) -> Iterable[tuple[float, str]]:

@@ -110,10 +110,10 @@ def spanning_tree(graph: nx.Graph) -> nx.Graph:
 
 
 def _components(tree: nx.Graph) -> list[list[str]]:
-    """In the order of their first nodes; so are the nodes in each."""
+    """Connected nodes together, in the order of their first ones; so are the nodes in each."""
     order = {node: k for k, node in enumerate(tree)}
-    found = [sorted(nodes, key=order.__getitem__) for nodes in nx.connected_components(tree)]
-    return sorted(found, key=lambda nodes: order[nodes[0]])
+    groups = [sorted(nodes, key=order.__getitem__) for nodes in nx.connected_components(tree)]
+    return sorted(groups, key=lambda nodes: order[nodes[0]])
 
 
 def _height(tree: nx.Graph, node: str) -> tuple[int, int]:

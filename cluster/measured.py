@@ -192,5 +192,5 @@ def _factor(factors: tuple[tuple[str, float], ...], kind: str) -> float:
 
 def _find(fits: tuple[Fit, ...], kind: str) -> Fit | None:
     """The fit of a kind, or of the one it is like."""
-    found = {fit.kind: fit for fit in fits}
-    return found.get(kind) or found.get(KERNEL_LIKE.get(kind, kind))
+    by_kind = {fit.kind: fit for fit in fits}
+    return by_kind.get(kind) or by_kind.get(KERNEL_LIKE.get(kind, kind))

@@ -69,9 +69,9 @@ class Topology:
                 raise InputError(f"cluster {self.name}: there is no way from {source} to {node}: there is no {node}")
         if self._router is None:
             self._router = Router(self.graph, self.homes)
-        table, found = self._router.routes(source, targets)
-        if not found.all():
-            raise InputError(f"cluster {self.name}: there is no way from {source} to {targets[int(found.argmin())]}")
+        table, reached = self._router.routes(source, targets)
+        if not reached.all():
+            raise InputError(f"cluster {self.name}: there is no way from {source} to {targets[int(reached.argmin())]}")
         return table
 
     def latency(self, route: Route) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
-from halocast.graph.spread import Reals
+from halocast.graph.graph import Reals
 
 # METIS volume ÷ random volume, measured on cora, pubmed, squirrel, amazon-computers, coauthor-cs and -physics (pymetis
 # 2025.2, seed 0, volume objective): medians at k = 2, 4, 8, 16, 32 are 0.24, 0.20, 0.19, 0.19, 0.20.
@@ -91,8 +91,8 @@ def _check_volumes(table: dict[str, int], nodes: int) -> None:
 
 def card_names() -> tuple[str, ...]:
     """The names of the cards that come with the package."""
-    found = (entry.name for entry in files("halocast.graph.cards").iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
+    names = (entry.name for entry in files("halocast.graph.cards").iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
 
 
 def load_card(name_or_path: str | Path) -> Card:

@@ -63,12 +63,12 @@ def ways_of_graph(graph: Graph, chunks: Assignment, num_ways: int) -> WayHalo:
 
 def needed_rows(parts: Sequence[Part], num_ways: int) -> list[list[Ints]]:
     """For every chunk and way, which rows of the chunk (from 0) chunks of the way need; none for its own way."""
-    own, found = len(parts) // num_ways, []
+    own, rows = len(parts) // num_ways, []
     for number, part in enumerate(parts):
         users = [_used(parts[way * own : (way + 1) * own], number) for way in range(num_ways)]
         users[number // own] = users[number // own][:0]
-        found.append([np.searchsorted(part.inner, nodes) for nodes in users])
-    return found
+        rows.append([np.searchsorted(part.inner, nodes) for nodes in users])
+    return rows
 
 
 def _used(parts: Sequence[Part], owner: int) -> Ints:

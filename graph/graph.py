@@ -12,6 +12,7 @@ from halocast.base.errors import InputError
 from halocast.base.records import require
 
 Ints = NDArray[np.int64]
+Reals = NDArray[np.float64]
 Columns = NDArray[np.int32]
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]

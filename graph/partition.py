@@ -78,14 +78,14 @@ def metis(graph: Graph, num_parts: int, objective: str, balance: str, seed: int)
     matrix = _symmetric(graph)
     degrees = np.diff(graph.indptr).astype(width)
     weights = {"node": None, "edge": degrees, "cost": degrees + degrees.dtype.type(NODE_COST)}[balance]
-    found = pymetis.part_graph(
+    cut = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(matrix.indptr.astype(width), matrix.indices.astype(width)),
         vweights=weights,
         recursive=False,  # recursive bisection, the default up to 8 parts, refuses the volume objective
         options=pymetis.Options(objtype=kind, seed=seed),
     )
-    return int(found.edge_cuts), np.asarray(found.vertex_part, dtype=np.int32)
+    return int(cut.edge_cuts), np.asarray(cut.vertex_part, dtype=np.int32)
 
 
 def _symmetric(graph: Graph) -> sp.csr_matrix:

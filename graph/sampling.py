@@ -13,9 +13,8 @@ import numpy as np
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.graph.graph import Columns, Ints, Mask
+from halocast.graph.graph import Columns, Ints, Mask, Reals
 from halocast.graph.parts import Part
-from halocast.graph.spread import Reals
 
 
 class Use(IntEnum):

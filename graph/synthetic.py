@@ -72,7 +72,7 @@ def _draw_edges(
 ) -> Ints:
     """`wanted` distinct edges as keys (undirected: smaller end first): surplus draws replace duplicates."""
     n = len(weights)
-    sampler = _Ends(weights, labels)
+    sampler = _WeightedEnds(weights, labels)
     keys = np.empty(0, np.int64)
     for _ in range(ROUNDS):
         missing = wanted - len(keys)
@@ -93,7 +93,7 @@ def _draw_edges(
     return keys
 
 
-class _Ends:
+class _WeightedEnds:
     """Draws edge ends by weight: nodes laid out community by community on one cumulative line."""
 
     def __init__(self, weights: Floats, labels: Ints) -> None:
@@ -116,8 +116,8 @@ class _Ends:
         return first, self._at(low + rng.random(count) * (high - low))
 
     def _at(self, position: Floats) -> Ints:
-        found = np.searchsorted(self.line, position, side="right")
-        return self.order[np.minimum(found, len(self.order) - 1)].astype(np.int64, copy=False)
+        place = np.searchsorted(self.line, position, side="right")
+        return self.order[np.minimum(place, len(self.order) - 1)].astype(np.int64, copy=False)
 
 
 def _features(rng: np.random.Generator, labels: Ints, classes: int, width: int) -> Floats:

@@ -10,12 +10,10 @@ from enum import StrEnum
 import numpy as np
 
 from halocast.base.records import require
-from halocast.graph.graph import Ints
+from halocast.graph.graph import Ints, Reals
 from halocast.graph.halo import Halo
-from halocast.graph.inclusion import Expected
-from halocast.graph.odds import Even
+from halocast.graph.inclusion import Even, Expected
 from halocast.graph.sampling import drawn_counts
-from halocast.graph.spread import Reals
 from halocast.methods import vanilla
 from halocast.methods.common import PartOps
 from halocast.methods.sampled import DRAWN, SampledPart, drawn_matrices, smaller, unsampled

@@ -11,8 +11,7 @@ import numpy as np
 
 from halocast.base.records import require
 from halocast.graph.halo import Cached, Halo
-from halocast.graph.inclusion import CachePolicy
-from halocast.graph.odds import Important
+from halocast.graph.inclusion import CachePolicy, Important
 from halocast.graph.sampling import Weighting, drawn_counts
 from halocast.methods import pipegcn
 from halocast.methods.common import PartOps

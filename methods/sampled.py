@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from halocast.base.kernels import built_rows
-from halocast.graph.graph import Ints
+from halocast.graph.graph import Ints, Reals
 from halocast.graph.halo import Halo
 from halocast.graph.inclusion import Expected
-from halocast.graph.spread import Reals
 from halocast.methods.common import PartOps, ir_kernels
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels

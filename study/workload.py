@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from halocast.base.errors import InputError, unknown
 from halocast.graph.card import card_names, load_card
 from halocast.graph.chunks import chunks_from_card, ways_of_graph
+from halocast.graph.formats.loaders import load
 from halocast.graph.graph import Graph, induced
 from halocast.graph.halo import Halo, from_assignment, from_card
-from halocast.graph.loaders import load
 from halocast.graph.partition import assign
 from halocast.graph.parts import Assignment
 from halocast.graph.synthetic import synthetic

@@ -18,8 +18,7 @@ from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Graph, build_parts
-from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
-from halocast.graph.odds import Important, edge_probabilities
+from halocast.graph.inclusion import CachePolicy, Important, choose_cache, edge_probabilities, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
 from halocast.methods.psc import Wait
 from halocast.models.spec import ModelKind

@@ -23,8 +23,7 @@ from halocast.graph import (
     load_card,
 )
 from halocast.graph.card import random_volume
-from halocast.graph.halo import common_halves
-from halocast.graph.spread import divide, shares
+from halocast.graph.halo import common_halves, divide, shares
 
 VIEWS = [(name, inductive) for name in card_names() for inductive in (False, True)]
 VIEWS = [(name, inductive) for name, inductive in VIEWS if not inductive or load_card(name).inductive]

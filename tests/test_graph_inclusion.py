@@ -12,11 +12,13 @@ from scipy.optimize import minimize
 
 from halocast.base.errors import InputError
 from halocast.graph import Graph, Part, TrainGraph, assign, build_parts, halo_matrix, load, synthetic
-from halocast.graph.graph import Ints
+from halocast.graph.graph import Ints, Reals
 from halocast.graph.inclusion import (
     FLOOR,
     CachePolicy,
+    Important,
     choose_cache,
+    edge_probabilities,
     expected_rows,
     halo_inclusion,
     hit_rate,
@@ -24,9 +26,7 @@ from halocast.graph.inclusion import (
     law_of_parts,
     optimal_probabilities,
 )
-from halocast.graph.odds import Important, edge_probabilities
 from halocast.graph.sampling import draw_edges, dropped_by_boundary, inner_edges, needed_halo, picked
-from halocast.graph.spread import Reals
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 SEED = 7

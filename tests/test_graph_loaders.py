@@ -322,6 +322,6 @@ def test_a_download_that_fails_is_one_line(
 
 def test_every_dgl_name_has_a_loader() -> None:
     data = pytest.importorskip("dgl.data")
-    from halocast.graph.dgl_data import DGL_DATASETS
+    from halocast.graph.formats.dgl_data import DGL_DATASETS
 
     assert [name for name in DGL_DATASETS.values() if not hasattr(data, name)] == []

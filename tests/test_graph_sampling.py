@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
 from halocast.graph import Graph, Part, assign, build_parts, synthetic
-from halocast.graph.graph import Ints
-from halocast.graph.odds import Important, edge_probabilities
+from halocast.graph.graph import Ints, Reals
+from halocast.graph.inclusion import Important, edge_probabilities
 from halocast.graph.sampling import (
     Use,
     Weighting,
@@ -31,7 +31,6 @@ from halocast.graph.sampling import (
     self_loops,
     stream,
 )
-from halocast.graph.spread import Reals
 
 SEED = 7
 

@@ -21,8 +21,16 @@ from halocast.graph import (
     synthetic,
 )
 from halocast.graph.halo import Cached, LikelyEdges
-from halocast.graph.inclusion import CachePolicy, choose_cache, expected_rows, halo_inclusion, law_of_card
-from halocast.graph.odds import Even, Important, Odds
+from halocast.graph.inclusion import (
+    CachePolicy,
+    Even,
+    Important,
+    Odds,
+    choose_cache,
+    expected_rows,
+    halo_inclusion,
+    law_of_card,
+)
 from halocast.graph.sampling import drawn_counts, self_loops
 from halocast.methods import METHODS
 from halocast.methods.bns import What

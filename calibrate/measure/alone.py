@@ -187,9 +187,9 @@ def copies(bench: Bench) -> Iterator[PlainPoint]:
             yield point("copies", kind, (numel * rows.element_size(),), timing)
 
 
-def _backward(made: Tensor, leaves: Sequence[Tensor]) -> Run:
-    """The gradients of what was made, as often as wanted."""
-    return partial(torch.autograd.grad, made, leaves, torch.ones_like(made), retain_graph=True)
+def _backward(result: Tensor, leaves: Sequence[Tensor]) -> Run:
+    """The gradients of a result, as often as wanted."""
+    return partial(torch.autograd.grad, result, leaves, torch.ones_like(result), retain_graph=True)
 
 
 def sizes(low: float, high: float, count: int) -> list[int]:
@@ -207,13 +207,13 @@ def _shapes(bench: Bench, group: str, fewest: int) -> list[tuple[int, int]]:
 def _graphs(bench: Bench, group: str, count: int) -> list[tuple[int, int, int, int, float]]:
     """(rows, columns, entries, width, skew) spread over the grid; rows and width grow, the rest is drawn."""
     rng, most = bench.rng(group), MOST_ENTRIES / (QUICK if bench.quick else 1)
-    made = []
+    chosen = []
     for rows in sizes(50, 40_000, count):
         nnz = int(min(rows * rng.choice([4, 10, 25, 60, 120]), most))
         width = int(rng.choice([w for w in WIDTHS if w * nnz <= 3e8]))
         cols = int(rows * rng.choice([1.0, 1.5, 2.5]))
-        made.append((rows, cols, nnz, width, float(rng.choice([0.0, 1.0, 2.0]))))
-    return made
+        chosen.append((rows, cols, nnz, width, float(rng.choice([0.0, 1.0, 2.0]))))
+    return chosen
 
 
 def some_graph(bench: Bench, rows: int, cols: int, nnz: int, skew: float) -> Aggregate:

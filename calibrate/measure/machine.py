@@ -63,13 +63,13 @@ def measure_here(wanted: Wanted, on_group: OnGroup, say: Say, hosts: Sequence[Ho
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["halocast.exec.launch.preload"])
     start_server()
-    told: Any = context.Queue()
+    reports: Any = context.Queue()
     port = free_port(0)
     places: Sequence[Host | None] = hosts or [None] * wanted.num_ranks
     ranks = [
         context.Process(
             target=_enter,
-            args=(wanted, place, rank_environment(rank, port, hosts, wanted.num_ranks), told),
+            args=(wanted, place, rank_environment(rank, port, hosts, wanted.num_ranks), reports),
             name=f"rank-{rank}",
         )
         for rank, place in enumerate(places)
@@ -78,7 +78,7 @@ def measure_here(wanted: Wanted, on_group: OnGroup, say: Say, hosts: Sequence[Ho
         process.daemon = True
         process.start()
     try:
-        _listen(ranks, told, on_group, say)
+        _listen(ranks, reports, on_group, say)
     finally:
         for process in ranks:
             if process.exitcode is None:
@@ -87,12 +87,12 @@ def measure_here(wanted: Wanted, on_group: OnGroup, say: Say, hosts: Sequence[Ho
             process.join()
 
 
-def _listen(ranks: list[Any], told: Any, on_group: OnGroup, say: Say) -> None:
+def _listen(ranks: list[Any], reports: Any, on_group: OnGroup, say: Say) -> None:
     """Pass on what ranks tell, until all have ended."""
     while True:
         ended = all(process.exitcode is not None for process in ranks)
         try:
-            what, name, points = told.get(timeout=0.1)
+            what, name, points = reports.get(timeout=0.1)
         except queue.Empty:
             if ended:
                 return
@@ -108,15 +108,17 @@ def _listen(ranks: list[Any], told: Any, on_group: OnGroup, say: Say) -> None:
             say(name)
 
 
-def _enter(wanted: Wanted, host: Host | None, environment: dict[str, str], told: Any) -> None:
+def _enter(wanted: Wanted, host: Host | None, environment: dict[str, str], reports: Any) -> None:
     settle_rank(host, environment)
     try:
         measure_rank(
-            wanted, lambda name, points: told.put(("group", name, points)), lambda text: told.put(("say", text, []))
+            wanted,
+            lambda name, points: reports.put(("group", name, points)),
+            lambda text: reports.put(("say", text, [])),
         )
     except BaseException as error:
         said = str(error) if isinstance(error, InputError | RunError) else f"{type(error).__name__}: {error}"
-        told.put(("error", f"rank {environment['RANK']}: {said}", []))
+        reports.put(("error", f"rank {environment['RANK']}: {said}", []))
         time.sleep(0.5)  # let the queue's thread send it
         os._exit(1)
 
@@ -154,8 +156,8 @@ def merged(rounds: Sequence[list[PlainPoint]]) -> list[PlainPoint]:
 
 def _counted(bench: Bench, name: str, measured: Iterator[PlainPoint]) -> list[PlainPoint]:
     points: list[PlainPoint] = []
-    for one in measured:
-        points.append(one)
+    for measured_point in measured:
+        points.append(measured_point)
         bench.say(f"{name}: {len(points)} points")
     return points
 

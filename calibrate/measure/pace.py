@@ -61,8 +61,8 @@ class Machine:
         """What an action returns, and the slower of the paces before and after it."""
         for _ in range(ATTEMPTS):
             before_s = self.wait_until_calm()
-            found = action()
+            result = action()
             pace_s = max(before_s, self.now())
             if pace_s <= BUSY * self.best_s:
                 break
-        return found, pace_s
+        return result, pace_s

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from halocast.graph.graph import Ints, Mask
+from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
 from halocast.graph.sampling import Picked, keep_edges, picked
-from halocast.graph.spread import Reals
 from halocast.models.aggregate import Aggregate, neighbour_sum
 from halocast.models.attention import Edges
 from halocast.models.modules import Block, make_block

@@ -11,7 +11,7 @@ from torch import Tensor
 from halocast.exec.run.drawn import Ids, build_block
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.channels import count_of
-from halocast.graph.graph import Ints, Mask
+from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
 from halocast.graph.sampling import (
     Picked,
@@ -26,7 +26,6 @@ from halocast.graph.sampling import (
     picked,
     self_loops,
 )
-from halocast.graph.spread import Reals
 from halocast.schedule.ir import Op, Rows
 
 Handler = Callable[[RankState, Op, int], int]

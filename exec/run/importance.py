@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from halocast.exec.run.drawn import Ids
 from halocast.exec.run.draws import edge_ids, halo_ids
 from halocast.exec.run.state import RankState
-from halocast.graph.graph import Mask
-from halocast.graph.inclusion import CachePolicy, choose_cache, halo_inclusion
-from halocast.graph.odds import Important
+from halocast.graph.graph import Mask, Reals
+from halocast.graph.inclusion import CachePolicy, Important, choose_cache, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
-from halocast.graph.spread import Reals
 from halocast.schedule.ir import Op, Rows
 
 Handler = Callable[[RankState, Op, int], int]

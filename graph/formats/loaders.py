@@ -8,9 +8,9 @@ import scipy.sparse as sp
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
-from halocast.graph.dgl_data import DGL_DATASETS, load_dgl
-from halocast.graph.files import Array, entry, read_npz
-from halocast.graph.formats import MASKS, load_directory
+from halocast.graph.formats.arrays import Array, entry, read_npz
+from halocast.graph.formats.dgl_data import DGL_DATASETS, load_dgl
+from halocast.graph.formats.directories import MASKS, load_directory
 from halocast.graph.graph import Floats, Graph, Mask, from_edges
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.graph.files import Array, entry, read_npy, read_npz, read_table
+from halocast.graph.formats.arrays import Array, entry, read_npy, read_npz, read_table
 from halocast.graph.graph import Graph, Ints, Mask, from_edges
 from halocast.graph.split import mask_of, stratified_masks
 

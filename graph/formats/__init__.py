@@ -1,0 +1,1 @@
+"""Graphs from files and datasets: `loaders` has the one way in."""
