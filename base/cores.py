@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def part_of(cores: Sequence[int], rank: int, num_ranks: int) -> list[int]:
-    """Equal parts, in order; where ranks are a multiple of the cores, one that others have too; else all of them."""
+    """The cores of a rank: equal parts, in order; if ranks are a multiple of the cores, one shared with others; else all."""
     if num_ranks > len(cores):
         return list(cores) if num_ranks % len(cores) else [cores[rank % len(cores)]]
     first, end = (k * len(cores) // num_ranks for k in (rank, rank + 1))

@@ -219,7 +219,7 @@ def fit_ops(
 
 
 def _split_ops(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], list[MeasuredPoint]]:
-    """Of each kind of op some are in the fit: a kernel that only rare ops have would go without its factor."""
+    """(to fit, held out), some of each kind of op: a kernel that only rare ops have would go without its factor."""
     by_verb: dict[str, list[MeasuredPoint]] = {}
     for point in points:
         by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
@@ -276,7 +276,7 @@ def turns_of(known: Measured, points: Sequence[MeasuredPoint], cache_ranks: int)
 
 
 def _weights(points: Sequence[MeasuredPoint]) -> Floats:
-    """Ops count by their share of an epoch: its sum is what is wanted, but the small ones show what handlers cost."""
+    """The weights of ops, by their share of an epoch: its sum is wanted, but small ops show what handlers cost."""
     shares = np.sqrt([float(point.note.get("share", 1.0)) for point in points])
     return np.asarray(shares / shares.mean())
 

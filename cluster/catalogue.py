@@ -221,7 +221,7 @@ def _transport(file: ClusterFile, asked: str | None, devices: Iterable[Device], 
 
 
 def _require_places(cluster: Cluster, path: Path) -> None:
-    """Devices that [nvlink] and [[links]] number are there."""
+    """Raise InputError unless the devices that [nvlink] and [[links]] number are there."""
     sizes = [cluster.hosts.count(host) for host in dict.fromkeys(cluster.hosts)]
     for group in cluster.nvlink.groups if cluster.nvlink else ():
         legal = max(group) < max(sizes)

@@ -50,7 +50,7 @@ def _shape(branch: Branch) -> tuple[object, ...]:
 
 
 def kind_of(node: str) -> str:
-    """gpu of gpu 3; a name without a number is a kind of its own."""
+    """The kind of a node: gpu of gpu 3; a name without a number is a kind of its own."""
     kind, _, number = node.rpartition(" ")
     return kind if number.replace(".", "").isdecimal() and kind else node
 
@@ -74,7 +74,7 @@ def places(topology: Topology) -> nx.Graph:
 
 
 def describe_link(graph: nx.Graph, a: str, b: str) -> str:
-    """pcie 12 GB/s, 10 us; a link that differs by direction says so."""
+    """A link in words: pcie 12 GB/s, 10 us; one that differs by direction says so."""
     edge = graph.edges[a, b]
     there, back = edge["rates"].get((a, b)), edge["rates"].get((b, a))
     kind = "copies" if edge["kind"] is None else str(edge["kind"])
@@ -96,7 +96,7 @@ def forest(cluster: Cluster, graph: nx.Graph) -> tuple[Branch, ...]:
 
 
 def spanning_tree(graph: nx.Graph) -> nx.Graph:
-    """Without NVLink, and without switches that have nothing else."""
+    """The tree of PCIe and network links: without NVLink, and without switches that have nothing else."""
     wired = nx.Graph()
     wired.add_nodes_from(
         node

@@ -39,7 +39,7 @@ Place = tuple[float, float]
 
 
 def draw_figure(cluster: Cluster, path: Path) -> None:
-    """Write a .png or .svg."""
+    """Write a figure of the cluster as .png or .svg."""
     import matplotlib as mpl  # slow to import, and only figures need it
     from matplotlib.figure import Figure
 
@@ -134,7 +134,7 @@ def _draw_nodes(axis: Any, graph: nx.Graph, where: Mapping[str, Place]) -> None:
 
 
 def _draw_devices(axis: Any, cluster: Cluster, where: Mapping[str, Place], y: float) -> None:
-    """Below the devices of each host, what they are."""
+    """Write below the devices of each host what they are."""
     ranks = [(cluster.host(rank), device.name, rank) for rank, device in enumerate(cluster.devices)]
     kind = "gpu" if cluster.staged else "copy"
     for (_, name), run in groupby(ranks, key=lambda rank: rank[:2]):

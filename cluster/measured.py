@@ -149,7 +149,7 @@ class Measured:
         return _find(self.kernels, kind)
 
     def touching(self, num_bytes: float) -> "Measured":
-        """The same where an epoch touches so many bytes."""
+        """The measured device where an epoch touches so many bytes: kernels are as cold as that makes them."""
         cold = max(0.0, 1 - self.cache_bytes / max(num_bytes, 1)) if self.warm else 1.0
         return replace(self, cold=cold)
 
@@ -185,7 +185,7 @@ def share_of_caches(measured: int, together: int) -> float:
 
 
 def _factor(factors: tuple[tuple[str, float], ...], kind: str) -> float:
-    """Of a kind, or of the one it is like."""
+    """The factor of a kind, or of the one it is like; 1 where neither has one."""
     known = dict(factors)
     return known.get(kind, known.get(KERNEL_LIKE.get(kind, kind), 1.0))
 

@@ -80,7 +80,7 @@ class Router:
         return self._from_host[host]
 
     def _last_legs(self) -> tuple[Floats, Ints]:
-        """From its host to each device: the cost, and the links as a table."""
+        """The ways from its host to each device: what they cost, and their links as a table."""
         costs = np.full(len(self._home), np.inf)
         tables = {}
         for host in dict.fromkeys(self._home[self._home != NOWHERE].tolist()):
@@ -113,7 +113,7 @@ def leaves_host(graph: nx.DiGraph, a: str, b: str) -> bool:
 
 
 def _packed(table: Ints) -> Ints:
-    """The same rows with their links first, as narrow as the longest allows."""
+    """The rows of a table with their links first, as narrow as the longest allows."""
     links_first = np.argsort(table == NO_LINK, axis=1, kind="stable")
     packed = np.take_along_axis(table, links_first, axis=1)
     return packed[:, : max(1, int((packed != NO_LINK).sum(axis=1).max(initial=0)))]

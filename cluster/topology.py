@@ -36,12 +36,12 @@ class Topology:
     _routes: dict[tuple[str, str], Route] = field(default_factory=dict)
 
     def join(self, a: str, b: str, link: Link, kind: LinkKind | None = LinkKind.NETWORK) -> None:
-        """Links in both directions; without a kind they stay within memory."""
+        """Add links in both directions; without a kind they stay within memory."""
         self.add(a, b, link, kind)
         self.add(b, a, link, kind)
 
     def add(self, a: str, b: str, link: Link, kind: LinkKind | None) -> None:
-        """A link in one direction."""
+        """Add a link in one direction."""
         if self.graph.has_edge(a, b):
             raise InputError(f"cluster {self.name}: there are two links from {a} to {b}; give one with their sum")
         self._router = None
@@ -50,7 +50,7 @@ class Topology:
         self.add_shared(f"{a} > {b}", link.bytes_per_s, link.latency_s)
 
     def add_shared(self, name: str, bytes_per_s: float, latency_s: float = 0.0) -> int:
-        """A capacity that is no edge of the graph (what a host's CPU can move); routes add it by number."""
+        """Add a capacity that is no edge of the graph (what a host's CPU can move); routes add it by number."""
         self.names.append(name)
         self.capacity.append(bytes_per_s)
         self.latency_s.append(latency_s)
@@ -104,7 +104,7 @@ def build_topology(cluster: Cluster) -> Topology:
 
 
 def _add_pcie(topology: Topology, pcie: Pcie, host: int, devices: Sequence[str]) -> None:
-    """gpu - switch - root complex - memory; the latency is that of a copy and counts once."""
+    """Add the way gpu - switch - root complex - memory; the latency is that of a copy and counts once."""
     up = down = memory = f"host {host}"
     if pcie.root_bytes_per_s is not None:
         up, down = f"root {host} in", f"root {host} out"
@@ -135,7 +135,7 @@ def _add_nvlink(topology: Topology, nvlink: Nvlink, host: int, devices: Sequence
 
 
 def _add_nic(topology: Topology, cluster: Cluster, nic: Nic, host: int, devices: Sequence[str]) -> None:
-    """One port at host memory; or one at each device, and then host memory spreads its bytes evenly over all of them:
+    """Add one port at host memory; or one at each device, and then host memory spreads its bytes evenly over all:
     the ports together are one link that both share. Links carry payload, so headers make them slower."""
     nic = replace(nic, bytes_per_s=nic.bytes_per_s * nic.payload)
     switch = "network" if cluster.network is None else f"leaf {host // cluster.network.hosts_per_leaf}"
@@ -160,7 +160,7 @@ def burst_links(topology: Topology, cluster: Cluster) -> dict[int, float]:
 
 
 def _add_copies(topology: Topology, cluster: Cluster) -> None:
-    """A CPU process that copies reads and writes every byte."""
+    """Add what a CPU process copies at: it reads and writes every byte."""
     for rank, device in enumerate(cluster.devices):
         rate = device.memory_bytes_per_s * device.efficiency.stream / 2
         copying = Link(bytes_per_s=rate, latency_s=0.0)
@@ -178,7 +178,7 @@ def _add_leaves(topology: Topology, cluster: Cluster) -> None:
 
 
 def _add_wires(topology: Topology, cluster: Cluster) -> None:
-    """The links of the file, but for those of devices and hosts that are not in use."""
+    """Add the links of the file, but for those of devices and hosts that are not in use."""
     for wire in cluster.links:
         used = {"gpu": cluster.num_ranks, "host": cluster.num_hosts}
         ends = [end.partition(" ") for end in wire.ends]
@@ -209,7 +209,7 @@ def _half_way(link: Link) -> Link:
 
 
 def require_reachable(cluster: Cluster) -> None:
-    """The ranks in use reach each other the way their transport goes, or InputError names the first that do not."""
+    """Raise InputError for the first of the ranks in use that do not reach each other the way their transport goes."""
     topology = build_topology(cluster)
     devices = [f"gpu {rank}" for rank in range(cluster.num_ranks)]
     hosts = [f"host {host}" for host in range(cluster.num_hosts)]

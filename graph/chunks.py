@@ -72,7 +72,7 @@ def needed_rows(parts: Sequence[Part], num_ways: int) -> list[list[Ints]]:
 
 
 def _used(parts: Sequence[Part], owner: int) -> Ints:
-    """The nodes of a chunk that are in the halo of any of these."""
+    """The nodes of a chunk that are in the halo of any of these parts."""
     halos = [part.halo[part.halo_offsets[owner] : part.halo_offsets[owner + 1]] for part in parts]
     return np.unique(np.concatenate(halos))
 

@@ -56,7 +56,7 @@ class RowEdges(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartEdges:
-    """As they are in a part, which is made when somebody asks: most methods do not."""
+    """The edges as they are in a part, which is made when somebody asks: most methods do not."""
 
     part: Callable[[], Part]
 
@@ -160,7 +160,7 @@ class Halo:
         return int(self.matrix.sum())
 
     def cut_edges(self) -> Reals:
-        """[i, j]: the edges of part j that come from nodes of part i."""
+        """The matrix [i, j] of the edges of part j that come from nodes of part i."""
         return np.stack([law.num_edges(self.matrix[:, j]) for j, law in enumerate(self._laws())], axis=1)
 
     def expected_rows(self, odds: Sequence[Odds], cached: Cached | None = None) -> Expected:
@@ -272,7 +272,7 @@ def _gravity(inner: Ints, halo: Ints, nearer: float) -> Ints:
 
 
 def common_halves(num_parts: int) -> Ints:
-    """[i, j]: how often the numbers from 0 can be halved until i and j are apart."""
+    """The matrix [i, j] of how often the numbers from 0 can be halved until i and j are apart."""
     common = np.zeros((num_parts, num_parts), np.int64)
 
     def halve(start: int, stop: int, depth: int) -> None:

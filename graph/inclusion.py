@@ -116,7 +116,7 @@ def expected_rows(part: Part, inclusion: Reals, sent: Reals | float = 1.0) -> Ex
 
 
 class CachePolicy(StrEnum):
-    """By what the halo rows that stay on the device are chosen."""
+    """The rule by which the halo rows that stay on the device are chosen."""
 
     INCLUSION = "inclusion"
     DEGREE = "degree"
@@ -227,7 +227,7 @@ class Odds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Every edge alike."""
+    """Odds that are alike for every edge."""
 
     keep: float
 
@@ -254,11 +254,11 @@ class Important:
         require(self.least >= 0, f"sampling: least = {self.least}; legal: 0 or more")
 
     def of(self, part: Part) -> Reals:
-        """As if all rows were equally long: then the graph alone decides."""
+        """The probabilities as if all rows were equally long: then the graph alone decides."""
         return self.given(part, np.ones(part.num_inner + part.num_halo))
 
     def given(self, part: Part, lengths: Reals) -> Reals:
-        """From the length of every column's row, as it is after a layer's matrix."""
+        """The probabilities from the length of every column's row, as it is after a layer's matrix."""
         scaled = lengths / np.sqrt(part.out_degree) if self.symmetric else lengths
         return edge_probabilities(part, scaled[part.indices], self)
 

@@ -21,7 +21,7 @@ def synthetic(
     seed: int,
     directed: bool = False,
 ) -> Graph:
-    """Degree-corrected communities.
+    """A graph of degree-corrected communities.
 
     `degree` is the mean number of neighbours (in-neighbours when directed), self-loop not counted.
     Expected degrees follow w(q) = (1 − q)^(−s) over node quantiles q, with s = skew / (1 + skew): skew 0 is

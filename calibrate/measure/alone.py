@@ -100,7 +100,7 @@ def norm(bench: Bench) -> Iterator[PlainPoint]:
 
 
 def loss(bench: Bench) -> Iterator[PlainPoint]:
-    """Of the train rows, its gradient, and the scores of all rows, as the handler does; 60 % are train rows."""
+    """The loss of the train rows, its gradient, and the scores of all rows, as the handler does; 60 % train."""
     for rows, classes in [(m, c) for m in sizes(100, 100_000, 5 if bench.quick else 8) for c in (7, 41)]:
         logits = bench.tensor(rows, classes).requires_grad_()
         labels = torch.randint(classes, (rows,), device=bench.device.where)
@@ -176,7 +176,7 @@ def gather(bench: Bench) -> Iterator[PlainPoint]:
 
 
 def copies(bench: Bench) -> Iterator[PlainPoint]:
-    """Between the device and pinned host memory, both ways; nothing where they are one."""
+    """Copies between the device and pinned host memory, both ways; nothing where they are one."""
     if not bench.device.stages:
         return
     for numel in sizes(250, 16_000_000 // (QUICK if bench.quick else 1), 7 if bench.quick else 12):
@@ -217,7 +217,7 @@ def _graphs(bench: Bench, group: str, count: int) -> list[tuple[int, int, int, i
 
 
 def some_graph(bench: Bench, rows: int, cols: int, nnz: int, skew: float) -> Aggregate:
-    """Degrees and popularity are lognormal, with the skew as the deviation of their logarithm."""
+    """A graph whose degrees and popularity are lognormal, with the skew as the deviation of their logarithm."""
     rng = bench.rng(f"graph {rows} {cols} {nnz} {skew}")
     ends = [np.cumsum(np.exp(skew * rng.standard_normal(size))) for size in (rows, cols)]
     drawn = [np.searchsorted(steps, rng.uniform(0, steps[-1], nnz)) for steps in ends]
