@@ -10,7 +10,6 @@ from typing import Any
 from halocast.base.errors import InputError, MachineError, unknown
 from halocast.base.records import Checked, Count, read_toml, record, require
 from halocast.cluster.machine import (
-    AllReduce,
     AllToAll,
     Cluster,
     Device,
@@ -25,13 +24,13 @@ from halocast.cluster.machine import (
     Nvlink,
     Pcie,
     Per,
+    Summing,
     Transport,
     Wire,
 )
 from halocast.cluster.topology import require_reachable
 
 __all__ = [
-    "AllReduce",
     "AllToAll",
     "Cluster",
     "Device",
@@ -45,6 +44,7 @@ __all__ = [
     "Nvlink",
     "Pcie",
     "Per",
+    "Summing",
     "Transport",
     "Wire",
     "enlarged",

@@ -57,7 +57,9 @@ class Streams(StrEnum):
     PAIR = "pair"  # all that goes from one rank to another at a time: the rate is that of their socket
 
 
-class AllReduce(StrEnum):
+class Summing(StrEnum):
+    """How an all-reduce goes about it."""
+
     RING = "ring"  # 2(P-1) steps, each rank sends 2(P-1)/P of the payload
     TREE = "tree"  # 2 log2 P steps, the whole payload up and down
     AUTO = "auto"  # whichever is sooner for a payload, as the library chooses
@@ -222,7 +224,7 @@ class Nccl(Checked):
     efficiency: Share  # of a link's rate, what payload gets
     latency_s: Seconds
     remote_bytes_per_s: ByteRate | None = None  # of one flow to another host, where that is below what the links allow
-    allreduce: AllReduce = AllReduce.AUTO
+    allreduce: Summing = Summing.AUTO
     exchange: AllToAll = AllToAll.GROUPED
     compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: Factor = 1.0  # of a rank's bytes while its kernels run

@@ -9,7 +9,6 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cluster.catalogue import (
-    AllReduce,
     Device,
     Efficiency,
     Gloo,
@@ -19,6 +18,7 @@ from halocast.cluster.catalogue import (
     Nvlink,
     Pcie,
     Per,
+    Summing,
     Transport,
     list_clusters,
     list_devices,
@@ -167,7 +167,7 @@ def test_a_transport_says_how_it_overlaps_and_reduces(tmp_path: Path) -> None:
     assert (cluster.gloo.chunk_bytes, cluster.gloo.compute_slowdown, cluster.gloo.transfer_slowdown) == (2e6, 1.5, 1.25)
     cluster = load_cluster(written(tmp_path, "latency_us = 20", 'latency_us = 20, allreduce = "tree"'))
     assert cluster.nccl is not None
-    assert cluster.nccl.allreduce is AllReduce.TREE
+    assert cluster.nccl.allreduce is Summing.TREE
 
 
 def test_ranks_fill_hosts_in_order(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import pytest
 import simpy
 
 from halocast.cluster.catalogue import (
-    AllReduce,
     Cluster,
     Gloo,
     Nccl,
     Nic,
     Nvlink,
     Pcie,
+    Summing,
     Transport,
     load_cluster,
     load_device,
@@ -86,7 +86,7 @@ def ring(cluster: Cluster, group: tuple[int, ...], payload_bytes: int) -> float:
     return ended(lambda links, done: links.collect(Sum(num_bytes=payload_bytes), group, done), cluster)
 
 
-def reducing(how: AllReduce) -> Cluster:
+def reducing(how: Summing) -> Cluster:
     assert NCCL.nccl is not None
     return replace(NCCL, nccl=replace(NCCL.nccl, allreduce=how))
 
@@ -197,13 +197,13 @@ def test_a_ring_pays_a_latency_per_step_and_its_slowest_hop() -> None:
     assert ring(GLOO, (0, 1), 100) == 2 * (0.5 + 1) + 2 * 1 + 10
     # four ranks on two hosts: 6 steps, 150 bytes per rank, as slow as the hops over the NICs
     assert ring(GLOO, (0, 1, 2, 3), 100) == 2 * (0.5 + 1) + 6 * (1 + 3) + 150 / 5
-    rings = reducing(AllReduce.RING)
+    rings = reducing(Summing.RING)
     assert ring(rings, (0, 1), 100) == 2 * 3 + 100 / 50
     assert ring(rings, (0, 1, 2, 3), 100) == 6 * 6 + 150 / 2.5
 
 
 def test_a_tree_pays_its_depth_twice_and_carries_half_the_payload_each_way_in_each_of_two_trees() -> None:
-    trees = reducing(AllReduce.TREE)
+    trees = reducing(Summing.TREE)
     # 1 > 0, 3 > 2, 2 > 0 and, mirrored, 2 > 3, 0 > 1, 1 > 3: up in one tree and down in the other share a NIC's way
     assert ring(trees, (0, 1, 2, 3), 100) == 2 * 2 * 6 + 100 / 2.5
     assert ring(trees, (0, 1), 100) == 2 * 1 * 3 + 100 / 50
@@ -211,7 +211,7 @@ def test_a_tree_pays_its_depth_twice_and_carries_half_the_payload_each_way_in_ea
 
 def test_auto_takes_whichever_is_sooner_alone() -> None:
     for payload_bytes in (1, 10, 100, 1000, 100_000):
-        each = [ring(reducing(how), (0, 1, 2, 3), payload_bytes) for how in AllReduce]
+        each = [ring(reducing(how), (0, 1, 2, 3), payload_bytes) for how in Summing]
         assert each[2] == min(each[:2])
 
 

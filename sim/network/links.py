@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import simpy
 
-from halocast.cluster.catalogue import AllReduce, Cluster
+from halocast.cluster.catalogue import Cluster, Summing
 from halocast.cluster.topology import build_topology, burst_links
 from halocast.schedule.ir import Payload
 from halocast.schedule.trace import LinkUse
@@ -207,7 +207,7 @@ class SharedLinks:
 
     def _hops(self, work: Payload, group: Sequence[int]) -> list[Hop]:
         around, down = ring(work, group), tree(work, group, self.cluster.host)
-        choices = {AllReduce.RING: [around], AllReduce.TREE: [down], AllReduce.AUTO: [around, down]}
+        choices = {Summing.RING: [around], Summing.TREE: [down], Summing.AUTO: [around, down]}
         return min(choices[self.stages.allreduce], key=self._alone_s)
 
     def _alone_s(self, hops: list[Hop]) -> float:

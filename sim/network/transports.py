@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from halocast.cluster.catalogue import AllReduce, Cluster, Gloo, Nccl, Transport
+from halocast.cluster.catalogue import Cluster, Gloo, Nccl, Summing, Transport
 from halocast.cluster.machine import Streams
 from halocast.cluster.topology import Route, Topology
 from halocast.sim.network.fairshare import NO_LINK, Floats, Ints
@@ -37,7 +37,7 @@ class Stages(Protocol):
     overhead: float  # bytes on the wire per byte of payload
     caps: Floats
     chunk_bytes: float | None  # a message goes through the stages in pieces of this size; none: as a whole
-    allreduce: AllReduce
+    allreduce: Summing
     begin_s: float  # before the first stage of what a rank sends at a time
     one_socket: bool  # an all-reduce queues behind the messages of a pair
     cores: Mapping[Part, tuple[int, float]]  # of shared ones: the link that stands for them, core seconds per byte
@@ -83,7 +83,7 @@ class GlooStages:
     """Copy down, one TCP stream per pair through the hosts' CPUs and NICs, copy up; CPU ranks have nothing to copy."""
 
     overhead = 1.0
-    allreduce = AllReduce.RING
+    allreduce = Summing.RING
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         gloo = settings_of(cluster)
