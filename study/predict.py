@@ -9,9 +9,9 @@ from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
 from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
 from halocast.schedule.ir import Schedule
-from halocast.schedule.passes import Rare, spread_rare, steady_epochs
+from halocast.schedule.passes import Rare, hyperperiod, spread_rare, steady_epochs
 from halocast.schedule.trace import Trace
-from halocast.sim.cost import op_seconds
+from halocast.sim.cost import op_times
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.network.queued import SHARED_RANKS
@@ -62,7 +62,7 @@ def predict_on(
     schedule, rare = (workload.schedule, {}) if num_epochs else spread_rare(workload.schedule)
     warmup, needed = steady_epochs(schedule)
     world = workload.scenario.world.world
-    epochs = num_epochs or needed + (DRAWN_EPOCHS if world.is_drawn else 0)
+    epochs = num_epochs or needed + (_drawn_epochs(schedule) if world.is_drawn else 0)
     if epochs <= warmup:
         raise InputError(f"{epochs} epochs: steady state needs more than {warmup} warm-up epochs for this schedule")
     say(f"simulating {schedule.num_ranks} ranks")
@@ -99,17 +99,20 @@ def predict_on(
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
 
 
+def _drawn_epochs(schedule: Schedule) -> int:
+    """Whole periods, so that an op with a cadence counts as often as it happens."""
+    period = hyperperiod(schedule)
+    return period * -(-DRAWN_EPOCHS // period)
+
+
 def _shares(
     schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
 ) -> dict[tuple[int, str], float]:
-    """What rare ops cost per epoch."""
-    found = {}
-    for (rank, name), every in rare.items():
-        op = schedule.find(rank, name)
-        assert op is not None
-        cost_s = op_seconds(op, cluster.device(rank)) / world.speed.get(rank, 1.0)
-        found[rank, name] = measured_s.get((rank, name), cost_s) / every
-    return found
+    """What rare ops cost per epoch: their part of what the simulator would take for them, or of what was measured."""
+    if not rare:
+        return {}
+    op_s = {**op_times(schedule, cluster, world.speed), **measured_s}
+    return {key: op_s[key] / every for key, every in rare.items()}
 
 
 def _price(cluster: Cluster, epoch_s: float) -> EpochPrice | None:
