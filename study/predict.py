@@ -7,6 +7,7 @@ from types import MappingProxyType
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
+from halocast.graph.graph import Graph
 from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import Rare, hyperperiod, spread_rare, steady_epochs
@@ -18,7 +19,7 @@ from halocast.sim.network.queued import SHARED_RANKS
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster as scenario_cluster
 from halocast.study.scenario import Scenario
-from halocast.study.workload import Say, Workload, prepare
+from halocast.study.workload import Say, Workload, prepare, silent
 
 LARGEST = 6  # contributors to memory that a summary names
 DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
@@ -33,15 +34,20 @@ class Prediction:
 
 
 def predict(
-    scenario: Scenario, *, num_epochs: int | None = None, lean: bool = False, say: Say = lambda text: None
+    scenario: Scenario,
+    *,
+    graph: Graph | None = None,
+    num_epochs: int | None = None,
+    lean: bool = False,
+    say: Say = silent,
 ) -> Prediction:
-    """Simulate a scenario on its cluster.
+    """Simulate a scenario on its cluster; `graph` is one from memory, in place of the scenario's.
 
     The summary has the figures that `halocast simulate --json` prints. A lean prediction has the same figures but for
     the critical path and the use of links, which cost as much again to record and to work out.
     """
     cluster = scenario_cluster(scenario)
-    workload = prepare(scenario, cluster.num_ranks, say=say)
+    workload = prepare(scenario, cluster.num_ranks, graph=graph, say=say)
     return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
 
 
@@ -51,7 +57,7 @@ def predict_on(
     *,
     num_epochs: int | None = None,
     lean: bool = False,
-    say: Say = lambda text: None,
+    say: Say = silent,
     measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
 ) -> Prediction:
     """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again.

@@ -8,7 +8,7 @@ import pytest
 
 from halocast.calibrate.profile import FitTable, Overhead, calibrated, load_profile
 from halocast.cluster.catalogue import load_cluster
-from halocast.study.planning import make_plan
+from halocast.study.plan import plan
 from halocast.study.predict import predict, predict_on
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
@@ -54,9 +54,9 @@ def test_no_epoch_of_a_measured_device_is_shorter_than_its_bound(profile: Path, 
     asked = replace(scenario(profile, "cpu-4x1-unlimited", *settings), world=WORLDS[world])
     found = predict(asked, lean=True)
     least_s = bound_s(found.workload.schedule, found.cluster, asked.world.world)
-    assert 0 < least_s <= found.summary["epoch_s"] * (1 + 1e-9)
+    assert 0 < least_s <= found.summary.epoch_s * (1 + 1e-9)
     if world == "perfect":
-        assert least_s > 0.6 * found.summary["compute_s_max"]  # it says something: the rest is slowed by moving bytes
+        assert least_s > 0.6 * found.summary.compute_s_max  # it says something: the rest is slowed by moving bytes
 
 
 @pytest.mark.parametrize("method", ["vanilla", "psc", "gnnpipe"])
@@ -64,7 +64,7 @@ def test_no_epoch_of_ranks_that_share_cores_is_shorter_than_its_bound(profile: P
     asked = scenario(profile, "cpu-local", "cluster.gpus=4", f"method.name={method}")
     shared = replace(load_cluster("cpu-local", gpus=4), shared_cores=2)
     cluster, workload = calibrated(shared, load_profile(profile)), prepare(asked, 4)
-    epoch_s = predict_on(workload, cluster, lean=True).summary["epoch_s"]
+    epoch_s = predict_on(workload, cluster, lean=True).summary.epoch_s
     assert 0 < bound_s(workload.schedule, cluster, asked.world.world) <= epoch_s
 
 
@@ -77,7 +77,7 @@ def test_bounds_of_a_measured_device_hide_nothing_that_trying_all_finds(profile:
     rare = {"psc": {"refresh": (4, 10)}, "gnnpipe": {"freeze": (3, 23)}}
     space = PlanSection(methods=("vanilla", "psc", "gnnpipe"), gpus=(2, 3, 4), options=rare)
     asked = replace(scenario(profile, "cpu-4x1-unlimited"), plan=space, world=WORLDS[world])
-    searched, tried = (make_plan(asked, exhaustive=exhaustive, jobs=1) for exhaustive in (False, True))
+    searched, tried = (plan(asked, exhaustive=exhaustive, jobs=1) for exhaustive in (False, True))
     assert labels(searched) == labels(tried)
 
 
@@ -85,5 +85,5 @@ def test_one_gpu_with_warm_caches_is_found_though_cold_kernels_would_make_it_hop
     """Bounds of cold kernels would have answered 3 GPUs, whose 0.287 s are less than a bound of 0.491 s for one."""
     space = PlanSection(methods=("vanilla",), gpus=(1, 2, 3, 4))
     asked = replace(scenario(profile, "cpu-4x1-unlimited"), plan=space)
-    searched, tried = (make_plan(asked, exhaustive=exhaustive, jobs=1) for exhaustive in (False, True))
+    searched, tried = (plan(asked, exhaustive=exhaustive, jobs=1) for exhaustive in (False, True))
     assert labels(searched) == labels(tried) == ["vanilla on 1 x cpu-4x1-unlimited: 0.123 s"]
