@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from halocast.cli.execution import make_job
 from halocast.exec.launch.local import Run, execute
 from halocast.graph.parts import iter_parts
 from halocast.reports.curves import Panel, draw_curves
+from halocast.study.run import make_job
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import prepare
 

@@ -81,7 +81,7 @@ def executed_seconds(graph: Graph, spec: ModelSpec, ranks: int, num_epochs: int)
     parts = build_parts(graph, assign(graph, ranks, seed=0))
     method = METHODS["vanilla"]
     schedule = check(method.make(from_parts(parts), spec, method.options(), Numbers.FLOAT32))
-    settings = Settings(num_epochs=num_epochs, num_threads=1)
+    settings = Settings(epochs=num_epochs, threads=1)
     return epoch_seconds(execute(Job(schedule=schedule, spec=spec, settings=settings), parts).trace)
 
 

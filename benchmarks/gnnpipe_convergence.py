@@ -46,7 +46,7 @@ def trained(
     parts = build_parts(graph, assign(graph, options.chunks, balance="cost"))
     schedule = check(gnnpipe.gnnpipe(from_parts(parts), spec, options))
     every = max(1, asked.epochs // EVALUATIONS)
-    settings = Settings(num_epochs=asked.epochs, seed=seed, lr=asked.lr, eval_every=every, num_threads=1)
+    settings = Settings(epochs=asked.epochs, seed=seed, lr=asked.lr, eval_every=every, threads=1)
     return execute(Job(schedule=schedule, spec=spec, settings=settings), parts).evaluated
 
 

@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from halocast.cli.execution import make_job, rank_hosts
 from halocast.exec.launch.emulate import can_emulate
 from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
 from halocast.reports.metrics import default_warmup, measure, pacing
 from halocast.schedule.trace import Trace
 from halocast.study.predict import predict_on, scenario_cluster
+from halocast.study.run import make_job, rank_hosts
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import Workload, prepare
 

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 
-from halocast.cli.execution import make_job
 from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
 from halocast.reports.metrics import default_warmup, pacing
 from halocast.schedule.passes import steady_epochs
 from halocast.schedule.trace import Trace
 from halocast.study.predict import predict_on, scenario_cluster
+from halocast.study.run import make_job
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import Workload, prepare
 

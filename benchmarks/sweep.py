@@ -3,8 +3,9 @@
 import sys
 from time import perf_counter
 
-from halocast.study import Scenario, sweep
 from halocast.study.pool import num_cores
+from halocast.study.scenario import Scenario
+from halocast.study.sweep import sweep
 
 SWEEPS: dict[str, dict[str, list[object]]] = {
     "bns over rates and networks": {

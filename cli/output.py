@@ -1,13 +1,18 @@
-"""What commands share: a status line that shows only on a terminal, and JSON for machines."""
+"""What commands share: a status line that shows only on a terminal, JSON for machines, and traces as files."""
 
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from halocast.reports.formats.perfetto import write_perfetto
+from halocast.schedule.ir import Schedule
+from halocast.schedule.trace import Trace, require_trace_name, save_trace
 
 Say = Callable[[str], None]
 
@@ -31,6 +36,22 @@ def epoch_bar(num_epochs: int, label: str) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(label, total=num_epochs)
         yield lambda epochs: bar.update(task, completed=epochs)
+
+
+def require_trace(path: Path | None) -> None:
+    """Refuse the name of a trace's file before hours of work, not after."""
+    if path is not None:
+        require_trace_name(path, (".parquet", ".jsonl", ".json"))
+
+
+def write_trace(trace: Trace, schedule: Schedule, path: Path | None) -> None:
+    """Write a trace where that was asked for: .json is for Perfetto."""
+    if path is None:
+        return
+    if path.suffix == ".json":
+        write_perfetto([(trace, schedule)], path)
+    else:
+        save_trace(trace, path)
 
 
 def print_json(value: Any) -> None:

@@ -18,7 +18,7 @@ from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.table import aligned, seconds, size
 from halocast.reports.tradeoff import Point, draw_front, require_figure
 from halocast.study.bands import Band, read_bands
-from halocast.study.planning import make_plan
+from halocast.study.plan import plan
 from halocast.study.scenario import load_scenario
 from halocast.study.search import Aim, Choice, Goal, Plan, Tell
 
@@ -64,7 +64,7 @@ def plan_command(
         chosen = replace(chosen, plan=replace(chosen.plan, clusters=named))
     goal = Goal(aim=aim, limit_s=limit_s, pareto=pareto or figure is not None)
     with _bar() as tell:
-        found = make_plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
+        found = plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
     bands = read_bands()
     if json:
         print_json(as_json(found, bands))

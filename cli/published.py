@@ -1,29 +1,29 @@
 """`halocast published`: predicted against published figures."""
 
 from pathlib import Path
+from typing import Annotated
 
-from halocast.base.records import require
+import typer
+
+from halocast.cli.options import Json
 from halocast.cli.output import note, print_json, status
-from halocast.reports.page.report import require_report_place
-from halocast.reports.published import summarise_published, text_summary, write_published
-from halocast.study.published import predict_rows
-from halocast.study.published_rows import own_figures, read_rows
+from halocast.reports.published import text_summary
+from halocast.study.published import published
 
 
-def compare_with_published(data: Path | None, out: Path, json: bool) -> None:
-    require_report_place(out)
-    path = data or own_figures()
-    rows = read_rows(path)
-    require(bool(rows), f"{path}: no rows")
+def published_command(
+    data: Annotated[Path | None, typer.Option(help="Rows of figures as CSV [those that come with halocast].")] = None,
+    json: Json = False,
+    out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/published"),
+) -> None:
+    """Predict published figures: errors by source and method, the order of methods, and a report directory."""
     with status() as say:
-        results = predict_rows(rows, say)
-    summary = summarise_published(results)
-    write_published(out, results, summary)
+        study = published(data, out=out, say=say)
     if json:
-        print_json({"rows": [result.as_dict() for result in results], "summary": summary})
+        print_json({"rows": study.records(), "summary": study.summary})
         return
-    print(text_summary(summary))
+    print(text_summary(study.summary))
     print("\nNot predicted:")
-    for reason, num in summary["not_predicted"].items():
+    for reason, num in study.summary["not_predicted"].items():
         print(f"{num:5} {reason}")
     note(f"report: {out / 'report.md'}")

@@ -21,6 +21,7 @@ from halocast.schedule.text import format_schedule
 from halocast.sim.memory import device_memory, pinned_bytes
 from halocast.study.pipelines import settled
 from halocast.study.predict import scenario_cluster
+from halocast.study.run import summarise_job
 from halocast.study.scenario import format_scenario, load_scenario
 from halocast.study.workload import Workload, prepare
 
@@ -50,8 +51,6 @@ def list_names(what: str) -> dict[str, list[str]]:
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:
     require(figure is None or what == "cluster", f"--figure {figure}: only a cluster is drawn, not a {what}")
     if what == "job":
-        from halocast.cli.execution import summarise_job  # reads what a run under torchrun left behind
-
         assert name is not None
         return text_table([summarise_job(Path(name))])
     if what == "cluster":

@@ -14,7 +14,7 @@ from halocast.methods import METHODS
 from halocast.reports.table import aligned, seconds, used_of
 from halocast.reports.tradeoff import Curve, draw_curves, require_figure
 from halocast.study.scenario import load_scenario, parse_override
-from halocast.study.whatif import BreakEven, Gain, WhatIf, break_even, what_if
+from halocast.study.whatif import BreakEven, Gain, WhatIf, break_even, whatif
 
 
 def whatif_command(
@@ -27,7 +27,7 @@ def whatif_command(
     """Double each resource in turn: what helps most is the bottleneck."""
     chosen = load_scenario(scenario, overrides or ())
     with scenario_bar("predicting") as tell:
-        found = what_if(chosen, results=results, jobs=jobs, progress=tell)
+        found = whatif(chosen, results=results, jobs=jobs, progress=tell)
     if json:
         print_json({"epoch_s": found.figures.epoch_s, "gains": [_as_dict(gain) for gain in found.gains]})
         return

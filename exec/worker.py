@@ -120,7 +120,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         groups=_join(job, num_ranks),
     )
     keep_freed_memory()
-    threads = job.settings.num_threads or num_cores
+    threads = job.settings.threads or num_cores
     torch.set_num_threads(threads)
     torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
     state = make_state(job, directory, rank, link)
@@ -199,13 +199,13 @@ def _ending(state: RankState) -> Callable[[Op], None]:
 def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> dict[int, list[list[float]]]:
     """All epochs, stopping the clock wherever an exact evaluation is due; returns scores by epoch."""
     settings = state.job.settings
-    length = settings.eval_every or settings.num_epochs
+    length = settings.eval_every or settings.epochs
     barrier(state.link, "the start")
     if clock.aligned:
         clock.stopped_s = time.perf_counter()
     scores: dict[int, list[list[float]]] = {}
-    for first in range(0, settings.num_epochs, length):
-        last = min(first + length, settings.num_epochs)
+    for first in range(0, settings.epochs, length):
+        last = min(first + length, settings.epochs)
         interpreter.run(range(first, last), _progress(directory, state.rank))
         what = f"evaluation after epoch {last - 1}"
         barrier(state.link, what)
@@ -236,7 +236,7 @@ def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: d
     trace = Trace(
         source="executed",
         num_ranks=state.schedule.num_ranks,
-        num_epochs=settings.num_epochs,
+        num_epochs=settings.epochs,
         spans=tuple(interpreter.spans),
     )
     save_trace(trace, directory / f"trace-{rank}.jsonl")

@@ -2,7 +2,7 @@
 
 from halocast.graph.card import Card, TrainGraph, card_names, card_volume, load_card
 from halocast.graph.formats.loaders import load
-from halocast.graph.graph import Graph, content_hash, from_edges, induced, validate
+from halocast.graph.graph import Graph, content_hash, from_edges, induced, stratified_masks, validate
 from halocast.graph.halo import Halo, from_assignment, from_card, from_parts
 from halocast.graph.partition import assign, volume
 from halocast.graph.parts import (
@@ -16,7 +16,6 @@ from halocast.graph.parts import (
     load_part,
     save_part,
 )
-from halocast.graph.split import stratified_masks
 from halocast.graph.synthetic import synthetic
 
 __all__ = [

@@ -1,14 +1,18 @@
 """The graph of a training job: in-neighbour lists, features, labels and masks, checked once when it is built."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from halocast.base.errors import InputError
+from halocast.base.files import whole_file
 from halocast.base.records import require
 
 Ints = NDArray[np.int64]
@@ -18,10 +22,13 @@ Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
+MASKS = ("train_mask", "val_mask", "test_mask")
+TRAIN, VAL = 0.6, 0.2  # shares of nodes where a dataset has no split
+SPLIT_STREAM = 2  # apart from the streams of partition.py and of a synthetic graph with the same seed
 MAX_NODES = 2**31 - 1  # columns are int32: half the memory traffic of an SpMM's index array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Graph:
     """CSR by destination: row v holds the sources v aggregates, ascending, unique, itself exactly once."""
 
@@ -70,47 +77,156 @@ class Graph:
         """Whether a node may have several labels."""
         return self.labels.ndim == 2
 
+    @staticmethod
+    def from_edges(
+        src: ArrayLike,
+        dst: ArrayLike,
+        num_nodes: int,
+        *,
+        features: ArrayLike,
+        labels: ArrayLike,
+        train_mask: ArrayLike,
+        val_mask: ArrayLike,
+        test_mask: ArrayLike,
+        num_classes: int | None = None,
+        name: str = "graph",
+    ) -> "Graph":
+        """Build a checked graph from edges src→dst in any order; duplicates and self-loops are allowed."""
+        _check_numbers(name, features=features, labels=labels)
+        indptr, indices = canonical_csr(src, dst, num_nodes, name)
+        tidy = _tidy_labels(labels, name)
+        graph = Graph(
+            name=name,
+            indptr=indptr,
+            indices=indices,
+            features=np.ascontiguousarray(features, dtype=np.float32),
+            labels=tidy,
+            train_mask=_tidy_mask(train_mask, name, "train_mask"),
+            val_mask=_tidy_mask(val_mask, name, "val_mask"),
+            test_mask=_tidy_mask(test_mask, name, "test_mask"),
+            num_classes=_infer_classes(tidy) if num_classes is None else num_classes,
+        )
+        return validate(graph)
+
+    @staticmethod
+    def from_pyg(data: Any, *, name: str = "graph", num_classes: int | None = None, seed: int = 0) -> "Graph":
+        """Build a graph from a PyTorch Geometric `Data`: x, edge_index, y and the three masks.
+
+        Anything with these attributes will do. Without masks, nodes are split 60/20/20 by `seed`; of masks with a
+        column per split, the first column counts.
+        """
+        keys = ("x", "edge_index", "y", *MASKS)
+        found = {key: _array(value) for key in keys if (value := getattr(data, key, None)) is not None}
+        for key in keys[:3]:
+            require(key in found, f"{name}: the data has no {key}; needed: x, edge_index and y")
+        edges = found["edge_index"]
+        require(edges.ndim == 2 and len(edges) == 2, f"{name}: edge_index has shape {edges.shape}; expected [2, edges]")
+        return _from_arrays(edges, found["x"], found["y"], found, name=name, num_classes=num_classes, seed=seed)
+
+    @staticmethod
+    def from_dgl(
+        graph: Any,
+        *,
+        features: str = "feat",
+        labels: str = "label",
+        name: str = "graph",
+        num_classes: int | None = None,
+        seed: int = 0,
+    ) -> "Graph":
+        """Build a graph from a homogeneous DGL graph; `features` and `labels` name entries of its `ndata`.
+
+        Masks are its train_mask, val_mask and test_mask; where it has none, as in `from_pyg`.
+        """
+        require(bool(graph.is_homogeneous), f"{name}: several kinds of nodes or edges; a homogeneous graph is needed")
+        for key in (features, labels):
+            require(key in graph.ndata, f"{name}: ndata has no {key!r} (there are: {', '.join(graph.ndata)})")
+        found = {key: _array(value) for key, value in graph.ndata.items() if key in (features, labels, *MASKS)}
+        edges = np.stack([_array(end) for end in graph.edges()])
+        return _from_arrays(edges, found[features], found[labels], found, name=name, num_classes=num_classes, seed=seed)
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features"
+        return f"Graph({self.name!r}: {sizes}, {self.num_classes} classes)"
+
+    def save(self, path: str | Path) -> None:
+        """Write an .npz file that `graph.dataset` may name, so that other processes can load the graph."""
+        place = Path(path)
+        require(place.suffix == ".npz", f"{place}: a graph is saved as an .npz file")
+        with whole_file(place) as temporary, temporary.open("wb") as file:
+            np.savez(
+                file,
+                edge_index=np.stack([self.indices, np.repeat(np.arange(self.num_nodes), self.in_degree)]),
+                x=self.features,
+                y=self.labels,
+                num_classes=self.num_classes,
+                **{key: getattr(self, key) for key in MASKS},
+            )
+
     def is_symmetric(self) -> bool:
         """Whether every edge has its reverse."""
         flipped = adjacency(self).tocsc()
         return bool(np.array_equal(flipped.indptr, self.indptr) and np.array_equal(flipped.indices, self.indices))
 
 
+from_edges = Graph.from_edges
+
+
+def _array(value: Any) -> NDArray[Any]:
+    """What a library keeps as a tensor, on whichever device, as an array."""
+    return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+
+
+def _from_arrays(
+    edges: NDArray[Any],
+    features: NDArray[Any],
+    labels: NDArray[Any],
+    masks: Mapping[str, NDArray[Any]],
+    *,
+    name: str,
+    num_classes: int | None,
+    seed: int,
+) -> Graph:
+    tidy = _tidy_labels(labels, name)
+    there = [key for key in MASKS if key in masks]
+    require(len(there) in (0, 3), f"{name}: of the masks only {', '.join(there)}; give all three or none")
+    split = [_first_split(masks[key]) for key in there] or stratified_masks(tidy, seed)
+    return Graph.from_edges(
+        edges[0],
+        edges[1],
+        len(tidy),
+        features=features,
+        labels=tidy,
+        train_mask=split[0],
+        val_mask=split[1],
+        test_mask=split[2],
+        num_classes=num_classes,
+        name=name,
+    )
+
+
+def _first_split(mask: NDArray[Any]) -> NDArray[Any]:
+    """Some datasets come with ten splits, one per column."""
+    return mask[:, 0] if mask.ndim == 2 else mask
+
+
+def stratified_masks(labels: Labels, seed: int = 0) -> tuple[Mask, Mask, Mask]:
+    """60/20/20 inside every class; unlabelled nodes are in no mask; several labels per node: 60/20/20 overall."""
+    strata = np.zeros(len(labels), np.int64) if labels.ndim == 2 else labels
+    order = np.lexsort((np.random.default_rng((seed, SPLIT_STREAM)).random(len(labels)), strata))
+    sizes = np.bincount(strata + 1)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    place = np.empty(len(labels))
+    place[order] = (np.arange(len(labels)) - first + 0.5) / np.repeat(sizes, sizes)
+    labelled = strata >= 0
+    train = labelled & (place < TRAIN)
+    val = labelled & ~train & (place < TRAIN + VAL)
+    return train, val, labelled & ~train & ~val
+
+
 def adjacency(graph: Graph) -> sp.csr_matrix:
     """The structure as a scipy matrix of ones (int8: the values carry nothing)."""
     shape = (graph.num_nodes, graph.num_nodes)
     return sp.csr_matrix((np.ones(graph.num_edges, np.int8), graph.indices, graph.indptr), shape=shape)
-
-
-def from_edges(
-    src: ArrayLike,
-    dst: ArrayLike,
-    num_nodes: int,
-    *,
-    features: ArrayLike,
-    labels: ArrayLike,
-    train_mask: ArrayLike,
-    val_mask: ArrayLike,
-    test_mask: ArrayLike,
-    num_classes: int | None = None,
-    name: str = "graph",
-) -> Graph:
-    """A checked graph from edges src→dst in any order, duplicates and self-loops allowed."""
-    _check_numbers(name, features=features, labels=labels)
-    indptr, indices = canonical_csr(src, dst, num_nodes, name)
-    tidy = _tidy_labels(labels, name)
-    graph = Graph(
-        name=name,
-        indptr=indptr,
-        indices=indices,
-        features=np.ascontiguousarray(features, dtype=np.float32),
-        labels=tidy,
-        train_mask=_tidy_mask(train_mask, name, "train_mask"),
-        val_mask=_tidy_mask(val_mask, name, "val_mask"),
-        test_mask=_tidy_mask(test_mask, name, "test_mask"),
-        num_classes=_infer_classes(tidy) if num_classes is None else num_classes,
-    )
-    return validate(graph)
 
 
 def canonical_csr(src: ArrayLike, dst: ArrayLike, num_nodes: int, name: str = "graph") -> tuple[Ints, Columns]:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, replace
 
 from halocast.base.errors import InputError
+from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.study.predict import Prediction, predict, scenario_cluster
 from halocast.study.scenario import Scenario
-from halocast.study.workload import Say, num_layers
+from halocast.study.workload import Say, num_layers, silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,16 +21,16 @@ class Tried:
     reason: str = ""
 
 
-def choose_pipeline(scenario: Scenario, *, say: Say = lambda text: None) -> Scenario:
+def choose_pipeline(scenario: Scenario, *, graph: Graph | None = None, say: Say = silent) -> Scenario:
     """The scenario with the options of the shortest predicted epoch that fits in memory; the first of equal ones."""
-    tried = try_pipelines(scenario, say=say)
+    tried = try_pipelines(scenario, graph=graph, say=say)
     fitting = [one for one in tried if one.fits]
     if not fitting:
         raise InputError(f"none of {len(tried)} combinations of stages, ways and chunks will do: {_least_bad(tried)}")
     return min(fitting, key=lambda one: one.epoch_s).scenario
 
 
-def try_pipelines(scenario: Scenario, *, say: Say = lambda text: None) -> list[Tried]:
+def try_pipelines(scenario: Scenario, *, graph: Graph | None = None, say: Say = silent) -> list[Tried]:
     """Every legal combination that agrees with what the scenario's options say."""
     make, options = METHODS[scenario.method.name].choices, scenario.method.options
     if make is None:
@@ -41,21 +42,23 @@ def try_pipelines(scenario: Scenario, *, say: Say = lambda text: None) -> list[T
     tried = []
     for number, choice in enumerate(found, start=1):
         say(f"trying pipeline {number} of {len(found)}")
-        tried.append(_try(replace(scenario, method=replace(scenario.method, options=choice))))
+        tried.append(_try(replace(scenario, method=replace(scenario.method, options=choice)), graph))
     return tried
 
 
-def settled(scenario: Scenario, num_ranks: int | None = None, *, say: Say = lambda text: None) -> Scenario:
+def settled(
+    scenario: Scenario, num_ranks: int | None = None, *, graph: Graph | None = None, say: Say = silent
+) -> Scenario:
     """The scenario with what it leaves to choose (`method.choose = true`) chosen; for as many ranks of its cluster."""
     if not getattr(scenario.method.options, "choose", False):
         return scenario
     sized = replace(scenario, cluster=replace(scenario.cluster, gpus=num_ranks or scenario.cluster.gpus))
-    return replace(scenario, method=choose_pipeline(sized, say=say).method)
+    return replace(scenario, method=choose_pipeline(sized, graph=graph, say=say).method)
 
 
-def _try(scenario: Scenario) -> Tried:
+def _try(scenario: Scenario, graph: Graph | None) -> Tried:
     try:
-        found: Prediction = predict(scenario, lean=True)
+        found: Prediction = predict(scenario, graph=graph, lean=True)
     except InputError as error:
         return Tried(scenario=scenario, reason=str(error))
     summary = found.summary

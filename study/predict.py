@@ -7,18 +7,19 @@ from types import MappingProxyType
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
+from halocast.graph.graph import Graph
 from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
 from halocast.schedule.ir import Schedule
-from halocast.schedule.passes import Rare, spread_rare, steady_epochs
+from halocast.schedule.passes import Rare, hyperperiod, spread_rare, steady_epochs
 from halocast.schedule.trace import Trace
-from halocast.sim.cost import op_seconds
+from halocast.sim.cost import op_times
 from halocast.sim.engine import simulate
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.network.queued import SHARED_RANKS
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster as scenario_cluster
 from halocast.study.scenario import Scenario
-from halocast.study.workload import Say, Workload, prepare
+from halocast.study.workload import Say, Workload, prepare, silent
 
 LARGEST = 6  # contributors to memory that a summary names
 DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
@@ -33,15 +34,20 @@ class Prediction:
 
 
 def predict(
-    scenario: Scenario, *, num_epochs: int | None = None, lean: bool = False, say: Say = lambda text: None
+    scenario: Scenario,
+    *,
+    graph: Graph | None = None,
+    num_epochs: int | None = None,
+    lean: bool = False,
+    say: Say = silent,
 ) -> Prediction:
-    """Simulate a scenario on its cluster.
+    """Simulate a scenario on its cluster; `graph` is one from memory, in place of the scenario's.
 
     The summary has the figures that `halocast simulate --json` prints. A lean prediction has the same figures but for
     the critical path and the use of links, which cost as much again to record and to work out.
     """
     cluster = scenario_cluster(scenario)
-    workload = prepare(scenario, cluster.num_ranks, say=say)
+    workload = prepare(scenario, cluster.num_ranks, graph=graph, say=say)
     return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
 
 
@@ -51,7 +57,7 @@ def predict_on(
     *,
     num_epochs: int | None = None,
     lean: bool = False,
-    say: Say = lambda text: None,
+    say: Say = silent,
     measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
 ) -> Prediction:
     """Predict a workload on any cluster with as many ranks; nothing of the schedule is made again.
@@ -62,7 +68,7 @@ def predict_on(
     schedule, rare = (workload.schedule, {}) if num_epochs else spread_rare(workload.schedule)
     warmup, needed = steady_epochs(schedule)
     world = workload.scenario.world.world
-    epochs = num_epochs or needed + (DRAWN_EPOCHS if world.is_drawn else 0)
+    epochs = num_epochs or needed + (_drawn_epochs(schedule) if world.is_drawn else 0)
     if epochs <= warmup:
         raise InputError(f"{epochs} epochs: steady state needs more than {warmup} warm-up epochs for this schedule")
     say(f"simulating {schedule.num_ranks} ranks")
@@ -99,17 +105,20 @@ def predict_on(
     return Prediction(workload=workload, cluster=cluster, trace=trace, summary=summary)
 
 
+def _drawn_epochs(schedule: Schedule) -> int:
+    """Whole periods, so that an op with a cadence counts as often as it happens."""
+    period = hyperperiod(schedule)
+    return period * -(-DRAWN_EPOCHS // period)
+
+
 def _shares(
     schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
 ) -> dict[tuple[int, str], float]:
-    """What rare ops cost per epoch."""
-    found = {}
-    for (rank, name), every in rare.items():
-        op = schedule.find(rank, name)
-        assert op is not None
-        cost_s = op_seconds(op, cluster.device(rank)) / world.speed.get(rank, 1.0)
-        found[rank, name] = measured_s.get((rank, name), cost_s) / every
-    return found
+    """What rare ops cost per epoch: their part of what the simulator would take for them, or of what was measured."""
+    if not rare:
+        return {}
+    op_s = {**op_times(schedule, cluster, world.speed), **measured_s}
+    return {key: op_s[key] / every for key, every in rare.items()}
 
 
 def _price(cluster: Cluster, epoch_s: float) -> EpochPrice | None:

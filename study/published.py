@@ -2,13 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
+from typing import Any, ClassVar
 
 from halocast.base.errors import InputError, unknown
+from halocast.base.records import require
 from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
-from halocast.reports.published import Result
+from halocast.reports.page.report import require_report_place
+from halocast.reports.published import Result, summarise_published, verdict, write_published
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
 from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
@@ -21,10 +26,13 @@ from halocast.study.published_rows import (
     cuts_edges,
     is_inductive,
     number,
+    own_figures,
     params_of,
+    read_rows,
     setting_of,
 )
-from halocast.study.workload import Say, prepare
+from halocast.study.showable import Showable
+from halocast.study.workload import Say, prepare, silent
 
 Figures = Mapping[str, float]  # metric -> value in SI units
 UNITS: Mapping[str, float] = MappingProxyType(
@@ -36,7 +44,42 @@ SPEEDUP = "speedup"
 HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kind.SEND)
 
 
-def predict_rows(rows: Sequence[Row], say: Say = lambda text: None) -> list[Result]:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class PublishedStudy(Showable):
+    """Published figures beside their predictions, and what the errors come to."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        *("source", "testbed", "gpus", "dataset", "model", "method", "metric", "value", "unit"),
+        *("predicted", "error", "reason"),
+    )
+    results: tuple[Result, ...]
+    summary: dict[str, Any]
+
+    def line(self) -> str:
+        return " ".join(verdict(self.summary))
+
+    def records(self) -> list[dict[str, Any]]:
+        return [result.as_dict() for result in self.results]
+
+
+def published(data: str | Path | None = None, *, out: str | Path | None = None, say: Say = silent) -> PublishedStudy:
+    """Predict published figures: those of a CSV file, or those that come with the package.
+
+    `out` is a directory for the report: tables, a figure, and all rows.
+    """
+    if out is not None:
+        require_report_place(Path(out))
+    path = own_figures() if data is None else Path(data)
+    rows = read_rows(path)
+    require(bool(rows), f"{path}: no rows")
+    results = predict_rows(rows, say)
+    study = PublishedStudy(results=tuple(results), summary=summarise_published(results))
+    if out is not None:
+        write_published(Path(out), study.results, study.summary)
+    return study
+
+
+def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[Result]:
     """What is predicted for every row, or why nothing is."""
     book = _Book(rows, say)
     return [_result(row, book) for row in rows]

@@ -15,6 +15,7 @@ import tomli_w
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
+from halocast.exec.launch.job import RunSettings
 from halocast.methods import METHODS
 from halocast.models.spec import ITEMSIZE, ModelKind, Norm
 from halocast.sim.network.queued import Sharing
@@ -116,37 +117,6 @@ class ClusterSection:
             require(value is None or value > 0, f"{key} = {value}: needs to be above 0")
 
 
-class Optimizer(StrEnum):
-    ADAM = "adam"
-    SGD = "sgd"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSection:
-    epochs: int = 20
-    lr: float = 0.01
-    weight_decay: float = 0.0
-    seed: int = 0
-    dtype: str = "float32"
-    threads: int = 0  # 0: the machine's cores shared among the ranks
-    timeout_s: float = 120.0
-    eval_every: int = 0
-    optimizer: Optimizer = Optimizer.ADAM
-    device: str = "auto"  # cpu, cuda; auto: cuda where the transport is nccl
-    store: str = "shared:"  # of methods that keep rows in one; or redis://HOST:PORT/DB
-    errors: bool = False  # also measure how far stale rows are from fresh ones; a run of its own, not for timing
-
-    def __post_init__(self) -> None:
-        require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
-        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be {' or '.join(ITEMSIZE)}")
-        require(0 <= self.seed < 2**31, f"seed = {self.seed}: needs 0 <= seed < 2147483648")
-        require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
-        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
-        require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
-        require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
-        require(self.threads >= 0, f"threads = {self.threads}: needs to be at least 0")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSection:
     """What `halocast plan` may choose from; empty means its defaults."""
@@ -188,7 +158,7 @@ class Scenario:
     model: ModelSection = field(default_factory=ModelSection)
     method: MethodSection = field(default_factory=MethodSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
-    run: RunSection = field(default_factory=RunSection)
+    run: RunSettings = field(default_factory=RunSettings)
     world: WorldSection = field(default_factory=WorldSection)
     plan: PlanSection = field(default_factory=PlanSection)
 
@@ -208,7 +178,7 @@ _RECORDS = {
     "graph": GraphSection,
     "model": ModelSection,
     "cluster": ClusterSection,
-    "run": RunSection,
+    "run": RunSettings,
     "world": WorldSection,
     "plan": PlanSection,
 }

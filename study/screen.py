@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from halocast.cluster.catalogue import Cluster
 from halocast.reports.summary import MemoryFigures
 from halocast.schedule.ir import Lane, Schedule
-from halocast.sim.cost import op_seconds
+from halocast.sim.cost import op_times
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster
 from halocast.study.predict import memory_figures
@@ -39,10 +39,13 @@ def screen(scenario: Scenario) -> Screened:
 
 
 def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:
-    """No epoch is shorter: nothing makes kernels faster than they are alone, and transfers only add to them."""
+    """No epoch is shorter: nothing makes kernels faster than they are alone, and transfers only add to them.
+
+    Seconds of ops are the simulator's own, so that what it predicts cannot be below.
+    """
+    alone_s = op_times(schedule, cluster, world.speed)
     busy: dict[int, float] = defaultdict(float)
     for op in schedule.ops:
         if op.lane == Lane.COMPUTE:
-            alone = op_seconds(op, cluster.device(op.rank))
-            busy[op.rank] += alone / world.speed.get(op.rank, 1.0) / op.every
+            busy[op.rank] += alone_s[op.rank, op.name] / op.every
     return max(busy.values())

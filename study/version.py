@@ -8,31 +8,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-# Packages, and modules of others, that a prediction runs through; TOML files in them are constants.
-PREDICTING = ("base", "schedule", "graph", "models", "methods", "sim")
-MODULES = (
-    *("reports/metrics.py", "reports/intervals.py", "reports/summary.py"),
-    *(
-        "study/scenario.py",
-        "study/clusters.py",
-        "study/testbeds.py",
-        "study/workload.py",
-        "study/predict.py",
-        "study/screen.py",
-    ),
-)
+MADE_OF = (".py", ".toml", ".csv")  # code, and the constants, cards and figures that it reads
 
 
 @cache
 def prediction_version() -> str:
-    """The package's version and a fingerprint of everything that predictions are made of."""
+    """The package's version and a fingerprint of all its code and constants."""
+    return f"{metadata.version('halocast')}+{fingerprint_of(Path(str(files('halocast.base'))).parent)}"
+
+
+def fingerprint_of(root: Path) -> str:
+    """Twelve hex digits of every file that a package in this directory is made of."""
     digest = hashlib.sha256()
-    root = Path(str(files("halocast.base"))).parent
-    found = [path for package in PREDICTING for path in (root / package).rglob("*") if path.suffix in (".py", ".toml")]
-    for path in sorted({*found, *(root / module for module in MODULES)}):
+    for path in package_files(root):
         digest.update(f"{path.relative_to(root)}\n".encode())
         digest.update(path.read_bytes())
-    return f"{metadata.version('halocast')}+{digest.hexdigest()[:12]}"
+    return digest.hexdigest()[:12]
+
+
+def package_files(root: Path) -> list[Path]:
+    """Files of a package's own modules and subpackages, in order.
+
+    Beside them an editable installation has tests, documents and environments: directories without an __init__.py.
+    """
+    subpackages = sorted(path.parent for path in root.glob("*/__init__.py"))
+    found = [*root.glob("*.py"), *(path for package in subpackages for path in package.rglob("*"))]
+    return sorted(path for path in found if path.suffix in MADE_OF and path.is_file())
 
 
 def scenario_key(tables: dict[str, Any]) -> str:

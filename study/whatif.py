@@ -70,7 +70,7 @@ def _more_hosts(scenario: Scenario) -> ClusterSection:
     return replace(scenario.cluster, hosts=2 * cluster.num_hosts, gpus=2 * cluster.num_ranks)
 
 
-def what_if(
+def whatif(
     scenario: Scenario,
     *,
     results: str | Path | None = None,

@@ -34,17 +34,28 @@ class Workload:
     assignment: Assignment | None = None
 
 
-def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say = lambda text: None) -> Workload:
-    """Sizes, model and schedule of a scenario; `data` asks for the graph itself (a real run needs it)."""
+def silent(text: str) -> None:
+    """Say nothing."""
+
+
+def prepare(
+    scenario: Scenario, num_ranks: int, *, data: bool = False, graph: Graph | None = None, say: Say = silent
+) -> Workload:
+    """Sizes, model and schedule of a scenario.
+
+    `data` asks for the graph itself (a real run needs it); `graph` is one from memory, in place of the scenario's.
+    """
+    if graph is not None:
+        scenario = replace(scenario, graph=replace(scenario.graph, dataset=graph.name, source=Source.DATA))
     method, options = METHODS[scenario.method.name], scenario.method.options
     if method.fit is not None:
         options = method.fit(options, num_ranks, num_layers(scenario))
         scenario = replace(scenario, method=replace(scenario.method, options=options))
     num_parts = options.chunks if method.chunks else _num_parts(scenario.graph, num_ranks)
-    graph, assignment = None, None
+    assignment = None
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
-    if not data and _from_card(scenario.graph):
+    if not data and graph is None and _from_card(scenario.graph):
         section = scenario.graph
         card = load_card(section.dataset)
         card = card.cut() if section.objective is Objective.CUT else card
@@ -53,7 +64,7 @@ def prepare(scenario: Scenario, num_ranks: int, *, data: bool = False, say: Say 
         else:
             halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
     else:
-        graph = load_graph(scenario.graph, say)
+        graph = _trained_on(load_graph(scenario.graph, say) if graph is None else graph, scenario.graph)
         balanced = replace(scenario.graph, balance=Balance.COST) if method.chunks else scenario.graph
         assignment = _assign(graph, balanced, num_parts, say)
         halo = ways_of_graph(graph, assignment, options.ways) if method.chunks else from_assignment(graph, assignment)
@@ -73,11 +84,11 @@ def make_schedule(scenario: Scenario, halo: Halo, spec: ModelSpec) -> Schedule:
     return check(make(halo, spec, scenario.method.options, Numbers(scenario.run.dtype)))
 
 
-def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:
-    """The scenario's graph, generated or loaded; with `inductive`, the part of it that training sees."""
+def load_graph(section: GraphSection, say: Say = silent) -> Graph:
+    """The scenario's graph, generated or loaded."""
     if section.dataset == SYNTHETIC:
         say(f"generating {section.nodes:,} nodes")
-        graph = synthetic(
+        return synthetic(
             nodes=section.nodes,
             degree=section.degree,
             skew=section.skew,
@@ -86,9 +97,12 @@ def load_graph(section: GraphSection, say: Say = lambda text: None) -> Graph:
             mixing=section.mixing,
             seed=section.seed,
         )
-    else:
-        say(f"loading {section.dataset}")
-        graph = _load(section.dataset)
+    say(f"loading {section.dataset}")
+    return _load(section.dataset)
+
+
+def _trained_on(graph: Graph, section: GraphSection) -> Graph:
+    """With `inductive`, the part of the graph that training sees."""
     return induced(graph, graph.train_mask) if section.inductive else graph
 
 

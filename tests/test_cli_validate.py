@@ -12,12 +12,13 @@ import pytest
 
 from halocast.base.errors import RunError
 from halocast.calibrate.measure.pace import Machine
-from halocast.cli import run, validate
+from halocast.cli import run
 from halocast.cluster.catalogue import Cluster
 from halocast.exec.launch.emulate import can_emulate
 from halocast.schedule.trace import Trace, load_trace
 from halocast.sim.engine import simulate
-from halocast.study.grid import Case, Grid
+from halocast.study import validate
+from halocast.study.validate import Case, ValidationGrid
 from halocast.study.workload import Workload
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "model.hidden=8"]
@@ -167,7 +168,7 @@ def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path, capsys: pyte
 def test_without_the_rights_links_are_refused_before_any_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("halocast.exec.launch.emulate.can_emulate", lambda: "it needs root")
+    monkeypatch.setattr("halocast.study.validate.can_emulate", lambda: "it needs root")
     assert run(("validate", "--links", "200mbit", *ONE, "--out", str(tmp_path / "v"))) == 1
     assert "--links 200mbit: it needs root; --links own" in capsys.readouterr().err
 
@@ -185,9 +186,9 @@ def test_links_between_emulated_hosts_are_run_and_leave_nothing(
 
 
 def test_several_hosts_under_torchrun_need_no_rights_to_emulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("halocast.exec.launch.emulate.can_emulate", lambda: "it needs root")
+    monkeypatch.setattr("halocast.study.validate.can_emulate", lambda: "it needs root")
     case = Case(link="cpu-2x1-200mbit", ranks=2, model="sage", graph="sparse", method="vanilla")
-    cell = validate.Cell(cases=[case], grid=Grid(), runs=validate.Runs(Path("none")))
+    cell = validate.Cell(cases=[case], grid=ValidationGrid(), runs=validate.Runs(Path("none")))
     with pytest.raises(RunError, match="it needs root"):
         validate.require_runnable([cell])
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2"}.items():

@@ -198,7 +198,7 @@ def from_rank_two(schedule: Schedule) -> Schedule:
 
 
 def test_a_broadcast_gives_its_group_the_roots_weights_and_nobody_else(tmp_path: Path) -> None:
-    trained = train(GRAPH, metis_parts(GRAPH, 4), spec_for(GRAPH), tmp_path, change=from_rank_two, num_epochs=1)
+    trained = train(GRAPH, metis_parts(GRAPH, 4), spec_for(GRAPH), tmp_path, change=from_rank_two, epochs=1)
     outside, one, two, three = trained.weights
     assert torch.equal(one, two)
     assert torch.equal(two, three)
@@ -213,6 +213,6 @@ def test_a_barrier_of_some_ranks_ends_in_a_real_run(tmp_path: Path) -> None:
         met = tuple(op("meet", rank, RING, work=Barrier(), after=(("forward.0", 0),)) for rank in (0, 2))
         return replace(schedule, ops=(*schedule.ops, *met))
 
-    trained = train(GRAPH, metis_parts(GRAPH, 3), spec_for(GRAPH), tmp_path, change=meeting, num_epochs=2)
+    trained = train(GRAPH, metis_parts(GRAPH, 3), spec_for(GRAPH), tmp_path, change=meeting, epochs=2)
     ends = [span for span in trained.run.trace.spans if span.op == "meet" and span.epoch == 1]
     assert {(span.rank, str(span.lane)) for span in ends} == {(0, "ring.1"), (2, "ring.1")}

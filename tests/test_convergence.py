@@ -30,9 +30,9 @@ def final_points(directory: Path, method: str, **options: Any) -> float:
         method=method,
         options=options,
         dtype="float32",
-        num_epochs=EPOCHS,
+        epochs=EPOCHS,
         eval_every=EVERY,
-        num_threads=1,
+        threads=1,
     )
     return 100 * mean(scores["test"] for scores in list(trained.run.evaluated.values())[-COUNTED:])
 

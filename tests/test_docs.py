@@ -230,8 +230,8 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     exec(compile(method, "lazy.py", "exec"), names)
     exec(compile(use, "use.py", "exec"), names)
     assert names["ages"]["forward.1"] == (0, 1, 2)
-    from halocast.cli.execution import run_workload
     from halocast.study.predict import predict_on
+    from halocast.study.run import run_workload
 
     exact = predict_on(names["exact"], names["prediction"].cluster)
     rows = {op: num for op, num in exact.summary.bytes_per_epoch_by_op.items() if op.startswith("exchange")}
@@ -239,6 +239,6 @@ def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     assert third == {op: pytest.approx(num / 3) for op, num in rows.items()}
     always = names["lazy"](names["exact"].halo, names["exact"].spec, names["Options"](every=1))
     assert always.ops == names["exact"].schedule.ops
-    ran, _ = run_workload(replace(names["workload"]))
+    ran = run_workload(replace(names["workload"]))
     assert len(ran.losses) == 6
     assert ran.losses[-1] < ran.losses[0]

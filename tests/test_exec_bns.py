@@ -165,7 +165,7 @@ def states(graph: Graph, parts: tuple[Part, ...], what: What, **model: Any) -> l
     """All ranks in one process, without anybody to talk to."""
     spec = spec_for(graph, **model)
     schedule = schedule_for(parts, spec, "float64", "bns", rate=RATE, what=what)
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     found = []
     for part in parts:
         state = RankState(job, part, Endpoint(rank=part.rank, timeout_s=1, backend="gloo", device=torch.device("cpu")))
@@ -231,9 +231,9 @@ def points(directory: Path, graph: Graph, assigned: Assignment, method: str, **o
         method=method,
         options=options,
         dtype="float32",
-        num_epochs=80,
+        epochs=80,
         eval_every=10,
-        num_threads=1,
+        threads=1,
     )
     return 100 * mean(scores["test"] for scores in list(trained.run.evaluated.values())[-3:])
 

@@ -16,8 +16,8 @@ from halocast.calibrate.measure.alone import ALONE
 from halocast.calibrate.measure.bench import FEWEST, MOST, Limits, is_known, summary, time_it
 from halocast.calibrate.measure.machine import GROUPS, OWN, Wanted, measure_here, merged
 from halocast.calibrate.measure.messages import COMMUNICATION
-from halocast.cli.calibrate import last_cache_bytes
 from halocast.exec.launch.emulate import Emulation, can_emulate
+from halocast.study.calibrate import last_cache_bytes
 
 WHY_NOT = can_emulate()
 
@@ -118,7 +118,7 @@ def test_a_rank_that_fails_is_told_with_its_reason() -> None:
 def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from profiles import made
 
-    from halocast.cli.calibrate import _kept, _measure
+    from halocast.study.calibrate import kept_groups, measure_groups
 
     def interrupted(wanted: Wanted, on_group: Any, say: Any) -> Iterator[None]:
         assert wanted.groups == OWN
@@ -126,33 +126,32 @@ def test_an_interruption_keeps_the_groups_that_have_ended(monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     point = {"group": "update", "kind": "update", "dims": [10, 8], "seconds": 1e-4}
-    monkeypatch.setattr("halocast.cli.measuring.measure_here", interrupted)
+    monkeypatch.setattr("halocast.calibrate.measure.machine.measure_here", interrupted)
     path, machine = tmp_path / "p.points.jsonl", made()
     with pytest.raises(KeyboardInterrupt):
-        _measure(machine, {}, path)
-    kept = _kept(path, machine)
+        measure_groups(machine, {}, path, lambda text: None)
+    kept = kept_groups(path, machine)
     assert [p.dims for p in kept["update"]] == [(10, 8)]
-    assert _kept(path, made(ranks=4)) == {}  # another choice: nothing is taken over
+    assert kept_groups(path, made(ranks=4)) == {}  # another choice: nothing is taken over
     with path.open("a", encoding="utf-8") as file:
         file.write('{"group": "gemm", "poi')  # killed while writing
-    assert set(_kept(path, machine)) == {"update"}
+    assert set(kept_groups(path, machine)) == {"update"}
 
 
 def test_torchrun_measures_as_well_and_its_first_rank_writes_the_profile(tmp_path: Path) -> None:
     """All groups but the last are kept from a file made by hand, so little is left to measure."""
     from halocast.calibrate.points import MeasuredPoint
     from halocast.calibrate.profile import load_profile
-    from halocast.cli.calibrate import Choices, _begin, _made
+    from halocast.study.calibrate import begin_points, describe_machine
 
     out = tmp_path / "p.toml"
-    choices = Choices(out=out, quick=True, fresh=False, device="cpu", transport="auto", name="", ranks=2)
     points = [
         MeasuredPoint(group="kernels", kind=kind, dims=tuple(size for _ in dims), seconds=1e-6 * size)
         for kind, dims in KERNEL_DIMS.items()
         for size in (1, 10, 100, 1000)
     ]
     kept = {name: points if name == "gemm" else [] for name in (*GROUPS, "ops") if name != "messages"}
-    _begin(out.with_suffix(".points.jsonl"), _made(choices), kept)
+    begin_points(out.with_suffix(".points.jsonl"), describe_machine(quick=True, device="cpu", num_ranks=2), kept)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
     command = [*torchrun, str(Path(sys.executable).parent / "halocast"), "calibrate", "--quick", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

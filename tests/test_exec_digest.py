@@ -48,7 +48,7 @@ def one_epoch_stale(schedule: Schedule) -> Schedule:
 
 def test_every_epoch_it_is_one_epoch_stale_training_with_constant_halo_rows(tmp_path: Path) -> None:
     """With plain gradient descent, averaging weights by train nodes is averaging gradients."""
-    common: dict[str, Any] = {"num_epochs": 8, "optimizer": Optimizer.SGD, "lr": 0.5}
+    common: dict[str, Any] = {"epochs": 8, "optimizer": Optimizer.SGD, "lr": 0.5}
     expected = train(
         GRAPH,
         ASSIGNED,
@@ -67,7 +67,7 @@ def test_every_epoch_it_is_one_epoch_stale_training_with_constant_halo_rows(tmp_
 
 @pytest.mark.parametrize("interval", [1, 2, 5])
 def test_pulled_rows_are_exactly_as_old_as_the_interval_says(tmp_path: Path, interval: int) -> None:
-    trained = digest(tmp_path, options={"interval": interval}, num_epochs=4 * interval)
+    trained = digest(tmp_path, options={"interval": interval}, epochs=4 * interval)
     expected = {1} if interval == 1 else set(range(interval - 1, 2 * interval - 1))
     predicted = {read.buffer: set(read.ages) for read in staleness(trained.schedule) if read.buffer.startswith("halo")}
     assert predicted == {"halo.1": expected, "halo.2": expected}
@@ -89,14 +89,14 @@ def test_layer_0_has_the_halo_features_from_the_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("average", list(Average))
 def test_weights_are_alike_after_every_average(tmp_path: Path, average: Average) -> None:
-    trained = digest(tmp_path, options={"average": average, "interval": 2}, num_epochs=6)
+    trained = digest(tmp_path, options={"average": average, "interval": 2}, epochs=6)
     for step in zip(*trained.run.weight_hashes, strict=True):
         assert len(set(step)) == 1
     assert len(set(trained.run.weight_hashes[0])) == 6
 
 
 def test_bytes_are_rows_pushed_and_pulled_every_interval(tmp_path: Path) -> None:
-    trained = digest(tmp_path, options={"interval": 2}, num_epochs=8)
+    trained = digest(tmp_path, options={"interval": 2}, epochs=8)
     width, itemsize = 16, 8
     moved = dict.fromkeys((Kind.PUSH, Kind.PULL), 0)
     for span in trained.run.trace.spans:
@@ -109,7 +109,7 @@ def test_bytes_are_rows_pushed_and_pulled_every_interval(tmp_path: Path) -> None
 
 
 def test_no_rank_runs_further_ahead_than_the_bound(tmp_path: Path) -> None:
-    trained = digest(tmp_path, method="digest-a", options={"bound": 1}, num_epochs=8, speed={"0": 0.2}, delay_seed=1)
+    trained = digest(tmp_path, method="digest-a", options={"bound": 1}, epochs=8, speed={"0": 0.2}, delay_seed=1)
     ends = {(s.rank, s.epoch): s.end_s for s in trained.run.trace.spans if s.op == "deliver"}
     starts = {(s.rank, s.epoch): s.end_s for s in trained.run.trace.spans if s.op == "fetch"}
     for rank in range(3):

@@ -16,12 +16,12 @@ from training import metis_parts, schedule_for, small_graph, spec_for
 
 from halocast.base.errors import RunError
 from halocast.cli import run
-from halocast.cli.execution import machine, nic_rates
 from halocast.cluster.catalogue import Per, load_cluster
 from halocast.exec.launch.emulate import INTERFACE, NAMESPACES, Emulation, Host, can_emulate
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.launch.local import execute
 from halocast.graph import Part, build_parts
+from halocast.study.run import machine, nic_rates
 
 WHY_NOT = can_emulate()
 needs_rights = pytest.mark.skipif(WHY_NOT != "", reason=f"no emulated hosts here: {WHY_NOT}")
@@ -100,7 +100,7 @@ def answers(hosts: tuple[Host, ...]) -> list[float]:
 def job_and_parts(**settings: object) -> tuple[Job, tuple[Part, ...]]:
     graph = small_graph()
     parts, spec = build_parts(graph, metis_parts(graph, 2)), spec_for(graph, dropout=0.5)
-    chosen = Settings(**{"num_epochs": 4, "timeout_s": 60.0, "audit": True, **settings})  # type: ignore[arg-type]
+    chosen = Settings(**{"epochs": 4, "timeout_s": 60.0, "audit": True, **settings})  # type: ignore[arg-type]
     return Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=chosen), parts
 
 

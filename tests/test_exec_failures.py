@@ -25,7 +25,7 @@ from halocast.schedule.ir import Compute, Kernel, Lane, Op, Schedule
 def job_and_parts(ranks: int = 3, **settings: object) -> tuple[Job, tuple[Part, ...]]:
     graph = small_graph()
     parts, spec = build_parts(graph, metis_parts(graph, ranks)), spec_for(graph)
-    chosen = Settings(**{"num_epochs": 100_000, "timeout_s": 60.0, **settings})  # type: ignore[arg-type]
+    chosen = Settings(**{"epochs": 100_000, "timeout_s": 60.0, **settings})  # type: ignore[arg-type]
     return Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=chosen), parts
 
 

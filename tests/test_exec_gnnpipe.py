@@ -90,7 +90,7 @@ def test_with_dropout_losses_do_not_depend_on_the_stages_or_on_lockstep(tmp_path
 
 def test_frozen_weights_become_exact_after_as_many_refreshes_as_layers(tmp_path: Path) -> None:
     spec = spec_for(GRAPH, **GCN)
-    trained = pipeline(GRAPH, chunks(4), spec, tmp_path, {"num_epochs": 5, "lr": 0.0}, stages=2, freeze=1)
+    trained = pipeline(GRAPH, chunks(4), spec, tmp_path, {"epochs": 5, "lr": 0.0}, stages=2, freeze=1)
     exact = reference_for(GRAPH, spec, lr=0.0).losses[0]
     assert abs(trained.run.losses[0] - exact) > 1e-4
     assert trained.run.losses[3:] == pytest.approx([exact, exact], rel=1e-12)
@@ -98,7 +98,7 @@ def test_frozen_weights_become_exact_after_as_many_refreshes_as_layers(tmp_path:
 
 def test_a_deep_model_runs_with_precomputed_and_recomputed_layers(tmp_path: Path) -> None:
     spec = spec_for(GRAPH, kind=ModelKind.RESGCN, layers=32, precompute=True, recompute=True)
-    trained = pipeline(GRAPH, ONE, spec, tmp_path, {"num_epochs": 2}, stages=2)
+    trained = pipeline(GRAPH, ONE, spec, tmp_path, {"epochs": 2}, stages=2)
     assert trained.run.losses == pytest.approx(reference_for(GRAPH, spec).losses[:2], rel=1e-9)
 
 

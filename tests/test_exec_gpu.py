@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from halocast.calibrate.measure.machine import Wanted, measure_here
-from halocast.cli.execution import make_job
 from halocast.exec.launch.local import Run, execute
 from halocast.graph.parts import iter_parts
+from halocast.study.run import make_job
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import prepare
 

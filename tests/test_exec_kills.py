@@ -37,7 +37,7 @@ IN_MEMORY = re.compile(r"/dev/shm/halocast-[^/]+")  # what a process has mapped 
 def job_and_parts(method: str, store: str = "shared:", **options: Any) -> tuple[Job, tuple[Part, ...]]:
     graph = small_graph()
     parts, spec = build_parts(graph, metis_parts(graph, RANKS)), spec_for(graph)
-    settings = Settings(num_epochs=10_000_000, timeout_s=LIMIT_S, store=store, num_threads=1)
+    settings = Settings(epochs=10_000_000, timeout_s=LIMIT_S, store=store, threads=1)
     return Job(schedule=schedule_for(parts, spec, "float32", method, **options), spec=spec, settings=settings), parts
 
 

@@ -42,7 +42,7 @@ def test_with_frozen_weights_lagged_gradients_become_exact(tmp_path: Path, lag: 
             spec,
             tmp_path / str(epochs),
             change=lambda s: lagged(s, lag),
-            num_epochs=epochs,
+            epochs=epochs,
             lr=0.0,
         )
         found[epochs] = float((trained.grads[0] - expected.grads).abs().max())
@@ -60,7 +60,7 @@ def test_lagged_training_is_the_same_every_time(tmp_path: Path, lag: int) -> Non
             spec_for(graph),
             tmp_path / str(k),
             change=lambda s: lagged(s, lag),
-            num_epochs=12,
+            epochs=12,
             lr=0.05,
         )
         for k in range(4)
@@ -72,7 +72,7 @@ def test_lagged_training_is_the_same_every_time(tmp_path: Path, lag: int) -> Non
 def test_an_exchange_every_second_epoch_serves_both(tmp_path: Path) -> None:
     graph = small_graph()
     spec = spec_for(graph)
-    trained = train(graph, metis_parts(graph, 3), spec, tmp_path, change=every_second, num_epochs=13, lr=0.0)
+    trained = train(graph, metis_parts(graph, 3), spec, tmp_path, change=every_second, epochs=13, lr=0.0)
     assert {age for read in staleness(trained.schedule) for age in read.ages} == {0, 1}
     exchanged = [span.epoch for span in trained.run.trace.of_rank(1) if span.op == "exchange.1"]
     assert exchanged == [0, 2, 4, 6, 8, 10, 12]
@@ -88,7 +88,7 @@ def test_a_computation_may_read_its_own_ranks_past(tmp_path: Path) -> None:
         late = {"exchange.1": (("forward.0", 1), ("step", 1))}
         return replace(schedule, ops=tuple(replace(op, after=late.get(op.name, op.after)) for op in schedule.ops))
 
-    trained = train(graph, metis_parts(graph, 3), spec, tmp_path, change=one_late, num_epochs=3, lr=0.0)
+    trained = train(graph, metis_parts(graph, 3), spec, tmp_path, change=one_late, epochs=3, lr=0.0)
     assert {read.ages for read in staleness(trained.schedule) if read.buffer == "halo.1"} == {(1,)}
     assert float((trained.grads[0] - reference_for(graph, spec, lr=0.0).grads).abs().max()) <= 1e-12
 
@@ -96,7 +96,7 @@ def test_a_computation_may_read_its_own_ranks_past(tmp_path: Path) -> None:
 def test_evaluations_on_the_way_keep_the_clocks_together(tmp_path: Path) -> None:
     """All ranks leave an all-reduce at nearly the same moment; clocks that drift by each pause would show it."""
     graph = small_graph()
-    trained = train(graph, metis_parts(graph, 3), spec_for(graph), tmp_path, num_epochs=60, eval_every=1)
+    trained = train(graph, metis_parts(graph, 3), spec_for(graph), tmp_path, epochs=60, eval_every=1)
     ends = {(s.rank, s.epoch): s.end_s for s in trained.run.trace.spans if s.op == "allreduce"}
     pauses = [ends[1, epoch] - ends[0, epoch] for epoch in range(60)]
     early, late = sorted(pauses[:20])[10], sorted(pauses[40:])[10]

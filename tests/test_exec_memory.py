@@ -27,7 +27,7 @@ def state_of(num_parts: int, *, nodes: int = 300, **model: Any) -> RankState:
     """Rank 0 with everything it allocates before the first epoch."""
     graph = small_graph(nodes=nodes)
     parts, spec = build_parts(graph, metis_parts(graph, num_parts)), spec_for(graph, **model)
-    job = Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=Settings(num_epochs=1))
+    job = Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=Settings(epochs=1))
     return RankState(job, parts[0], Endpoint(rank=0, timeout_s=1.0, backend="gloo", device=torch.device("cpu")))
 
 

@@ -192,7 +192,7 @@ def training(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
     graph = small_graph(nodes=1500)
     parts, spec = build_parts(graph, metis_parts(graph, RANKS)), spec_for(graph, hidden=64)
     schedule = schedule_for(parts, spec, "float32", "pipegcn")
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=EPOCHS, timeout_s=LIMIT_S))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=EPOCHS, timeout_s=LIMIT_S))
     state = RankState(job, parts[rank], link_for(rank, seam, groups))
     run = ending(seam, partial(handle, state))
     interpreter = Interpreter(schedule=schedule, rank=rank, handle=run, timeout_s=LIMIT_S, enter_lane=seam.enter)

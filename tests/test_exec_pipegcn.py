@@ -38,9 +38,7 @@ def test_with_frozen_weights_it_becomes_exact_and_not_an_epoch_sooner(tmp_path: 
     expected = reference_for(GRAPH, spec_for(GRAPH, layers=LAYERS), lr=0.0)
     off = [
         float(
-            (pipelined(tmp_path / str(n), options={"lag": lag}, num_epochs=n, lr=0.0).grads[0] - expected.grads)
-            .abs()
-            .max()
+            (pipelined(tmp_path / str(n), options={"lag": lag}, epochs=n, lr=0.0).grads[0] - expected.grads).abs().max()
         )
         for n in (num_epochs - 1, num_epochs)
     ]
@@ -49,7 +47,7 @@ def test_with_frozen_weights_it_becomes_exact_and_not_an_epoch_sooner(tmp_path: 
 
 
 def test_rows_and_gradients_are_as_old_as_the_checker_says(tmp_path: Path) -> None:
-    trained = pipelined(tmp_path, options={"lag": 2}, num_epochs=8)
+    trained = pipelined(tmp_path, options={"lag": 2}, epochs=8)
     predicted = {(read.op, read.buffer): set(read.ages) for read in staleness(trained.schedule)}
     assert {key: set(ages) for key, ages in trained.run.ages.items()} == {
         key: predicted[key] for key in trained.run.ages
@@ -69,7 +67,7 @@ def test_a_running_mean_of_constant_rows_approaches_them_as_a_power_of_gamma(tmp
     """Frozen weights and two layers: the rows of layer 1 depend on layer 0's, which are there from epoch 1 on; its
     means from epoch 2 on see constants, so the error falls by gamma each epoch."""
     options = {"smooth": smooth, "gamma": GAMMA}
-    trained = pipelined(tmp_path, layers=2, options=options, num_epochs=8, lr=0.0, errors=True)
+    trained = pipelined(tmp_path, layers=2, options=options, epochs=8, lr=0.0, errors=True)
     ratios = {
         what: [
             np.sqrt(error.squared_error / error.squared_norm)
@@ -100,7 +98,7 @@ def test_a_running_mean_is_one_minus_gamma_to_the_t(tmp_path: Path) -> None:
         tmp_path,
         method="pipegcn",
         options=options,
-        num_epochs=6,
+        epochs=6,
         lr=0.0,
         errors=True,
     )
@@ -109,7 +107,7 @@ def test_a_running_mean_is_one_minus_gamma_to_the_t(tmp_path: Path) -> None:
 
 
 def test_an_exact_start_is_exact_from_the_first_epoch_on(tmp_path: Path) -> None:
-    trained = pipelined(tmp_path, options={"warmup": Warmup.EXACT, "lag": 2}, num_epochs=3, lr=0.0, errors=True)
+    trained = pipelined(tmp_path, options={"warmup": Warmup.EXACT, "lag": 2}, epochs=3, lr=0.0, errors=True)
     assert len(trained.run.errors) == 3 * (LAYERS + LAYERS - 1)
     assert max(error.squared_error for error in trained.run.errors) <= 1e-24
     expected = reference_for(GRAPH, spec_for(GRAPH, layers=LAYERS), lr=0.0)
@@ -118,7 +116,7 @@ def test_an_exact_start_is_exact_from_the_first_epoch_on(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("options", [{}, {"smooth": Smooth.BOTH}, {"lag": 3}])
 def test_it_sends_what_vanilla_sends_and_keeps_weights_alike(tmp_path: Path, options: dict[str, Any]) -> None:
-    trained = pipelined(tmp_path, options=options, num_epochs=5)
+    trained = pipelined(tmp_path, options=options, epochs=5)
     volume = sum(part.num_halo for part in trained.parts)
     widths = spec_for(GRAPH, layers=LAYERS).widths
     for layer in range(LAYERS):

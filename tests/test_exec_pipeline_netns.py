@@ -9,7 +9,6 @@ from itertools import pairwise
 
 import pytest
 
-from halocast.cli.execution import make_job, rank_hosts
 from halocast.exec.launch.emulate import can_emulate
 from halocast.exec.launch.local import execute
 from halocast.graph.parts import iter_parts
@@ -18,6 +17,7 @@ from halocast.reports.metrics import measure
 from halocast.schedule.ir import Kind, Lane
 from halocast.schedule.trace import Trace
 from halocast.study.predict import scenario_cluster
+from halocast.study.run import make_job, rank_hosts
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import Workload, prepare
 

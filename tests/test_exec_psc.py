@@ -42,8 +42,8 @@ def run(directory: Path, method: str = "psc", model: dict[str, Any] | None = Non
 )
 def test_with_all_edges_it_is_a_pipeline_of_that_lag(tmp_path: Path, tau: int, model: dict[str, Any]) -> None:
     """Without lag, vanilla; bit for bit, since rows and edges keep their order."""
-    expected = run(tmp_path / "pipegcn", "pipegcn", model, options={"lag": tau}, num_epochs=7)
-    found = run(tmp_path / "psc", "psc", model, options={"tau": tau, "eps": 1.0}, num_epochs=7)
+    expected = run(tmp_path / "pipegcn", "pipegcn", model, options={"lag": tau}, epochs=7)
+    found = run(tmp_path / "psc", "psc", model, options={"tau": tau, "eps": 1.0}, epochs=7)
     assert found.run.losses == expected.run.losses
     assert found.run.weight_hashes == expected.run.weight_hashes
 
@@ -75,7 +75,7 @@ def test_every_epoch_is_trained_on_the_edges_that_were_drawn_for_it(
     tmp_path: Path, tau: int, weighting: Weighting, kind: ModelKind
 ) -> None:
     options = {"tau": tau, "eps": EPS, "refresh": 0, "seed": 3, "weighting": weighting}
-    found = run(tmp_path, model={"kind": kind}, options=options, num_epochs=7)
+    found = run(tmp_path, model={"kind": kind}, options=options, epochs=7)
     spec = spec_for(GRAPH, kind=kind)
     losses, weights = train_stale(
         GRAPH, spec, lambda epoch: drawn(epoch, tau, weighting, kind is ModelKind.GCN), lag=tau, num_epochs=7
@@ -98,8 +98,8 @@ def test_a_cache_changes_no_input_of_any_layer(
 ) -> None:
     """Also where copies to and from a device are as late as they may be."""
     options = {"tau": tau, "eps": EPS, "refresh": refresh, "policy": policy}
-    without = run(tmp_path / "without", options=options, num_epochs=9)
-    cached = run(tmp_path / "with", options={**options, "cache": 0.4}, num_epochs=9, device=device)
+    without = run(tmp_path / "without", options=options, epochs=9)
+    cached = run(tmp_path / "with", options={**options, "cache": 0.4}, epochs=9, device=device)
     assert cached.run.weight_hashes == without.run.weight_hashes
     assert bytes_of(cached, "exchange.0") < bytes_of(without, "exchange.0")
     for name in ("exchange.1", "exchange.2", "exchange_grad.1", "exchange_ids"):
@@ -128,7 +128,7 @@ def test_a_cache_saves_exactly_the_features_of_its_hits(tmp_path: Path) -> None:
 
 
 def test_rows_and_gradients_are_as_old_as_the_checker_says(tmp_path: Path) -> None:
-    trained = run(tmp_path, options={"tau": 2, "eps": EPS, "refresh": 2, "cache": 0.3}, num_epochs=9)
+    trained = run(tmp_path, options={"tau": 2, "eps": EPS, "refresh": 2, "cache": 0.3}, epochs=9)
     predicted = {(read.op, read.buffer): set(read.ages) for read in staleness(trained.schedule)}
     assert {key: set(ages) for key, ages in trained.run.ages.items()} == {
         key: predicted[key] for key in trained.run.ages
@@ -140,7 +140,7 @@ def test_rows_and_gradients_are_as_old_as_the_checker_says(tmp_path: Path) -> No
 
 def test_errors_of_stale_rows_can_be_measured(tmp_path: Path) -> None:
     """With frozen weights and whole inner rows, what is stale is exact from some epoch on; here nothing is drawn."""
-    trained = run(tmp_path, options={"tau": 1, "eps": 1.0}, num_epochs=6, lr=0.0, errors=True)
+    trained = run(tmp_path, options={"tau": 1, "eps": 1.0}, epochs=6, lr=0.0, errors=True)
     late = [e for e in trained.run.errors if e.epoch >= 3]
     assert {e.what for e in late} == {"features"}
     assert max(e.squared_error for e in late) <= 1e-20
@@ -148,8 +148,8 @@ def test_errors_of_stale_rows_can_be_measured(tmp_path: Path) -> None:
 
 def test_a_barrier_lets_an_epoch_begin_when_all_its_rows_are_there(tmp_path: Path) -> None:
     options = {"tau": 1, "eps": EPS, "refresh": 0}
-    free = run(tmp_path / "free", options=options, num_epochs=6)
-    waits = run(tmp_path / "waits", options={**options, "wait": Wait.BARRIER}, num_epochs=6)
+    free = run(tmp_path / "free", options=options, epochs=6)
+    waits = run(tmp_path / "waits", options={**options, "wait": Wait.BARRIER}, epochs=6)
     assert waits.run.weight_hashes == free.run.weight_hashes
     ends: dict[tuple[int, int], float] = defaultdict(float)
     for span in waits.run.trace.spans:
@@ -164,7 +164,7 @@ def first_rank(*, kind: ModelKind, tau: int) -> RankState:
     """Rank 0 of a two-layer model, without anybody to talk to."""
     spec = spec_for(GRAPH, kind=kind, layers=2)
     schedule = schedule_for(PARTS, spec, "float64", "psc", tau=tau, eps=EPS, refresh=1)
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     state = RankState(job, PARTS[0], Endpoint(rank=0, timeout_s=1, backend="gloo", device=torch.device("cpu")))
     state.progress = Progress(schedule, 0, 1.0)
     return state
@@ -217,9 +217,9 @@ def test_executed_bytes_are_the_expected_ones_on_average(tmp_path: Path) -> None
         tmp_path,
         method="psc",
         options={"eps": EPS, "refresh": 0, "cache": 0.2},
-        num_epochs=80,
+        epochs=80,
         dtype="float32",
-        num_threads=1,
+        threads=1,
     )
     sums: dict[tuple[int, str], float] = defaultdict(float)
     for span in trained.run.trace.spans:
@@ -241,9 +241,9 @@ def points(directory: Path, graph: Graph, method: str, num_epochs: int, seed: in
         method=method,
         options=options,
         dtype="float32",
-        num_epochs=num_epochs,
+        epochs=num_epochs,
         eval_every=10,
-        num_threads=1,
+        threads=1,
         seed=seed,
     )
     return 100 * mean(scores["test"] for scores in list(trained.run.evaluated.values())[-4:])

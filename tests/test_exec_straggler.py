@@ -64,8 +64,8 @@ def run_with_straggler(directory: Path, method: str, **options: int) -> Trace:
         directory,
         method=method,
         options=options,
-        num_epochs=EPOCHS,
-        num_threads=1,
+        epochs=EPOCHS,
+        threads=1,
         speed={str(SLOW): CRAWL},
     ).run.trace
 

@@ -30,7 +30,7 @@ def torchrun(directory: Path, ranks: int) -> subprocess.CompletedProcess[str]:
 def write_two_rank_job(directory: Path) -> Job:
     graph = small_graph()
     parts, spec = build_parts(graph, metis_parts(graph, 2)), spec_for(graph)
-    settings = Settings(num_epochs=EPOCHS, dtype="float64", seed=5)
+    settings = Settings(epochs=EPOCHS, dtype="float64", seed=5)
     job = Job(schedule=schedule_for(parts, spec, "float64"), spec=spec, settings=settings)
     write_job(directory, job, parts)
     return job

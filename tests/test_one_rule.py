@@ -88,7 +88,7 @@ def rows_with_bound(bound: int) -> tuple[list[RankState], Schedule]:
     plain = schedule_for(PARTS, spec, "float64", "digest", interval=1)
     ops = [replace(o, work=replace(o.work, bound=bound)) if isinstance(o.work, Pull) else o for o in plain.ops]
     schedule = check(replace(plain, ops=tuple(ops)))
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=4, dtype="float64", timeout_s=20))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=4, dtype="float64", timeout_s=20))
     states = [RankState(job, part, replace(HOST, rank=part.rank)) for part in PARTS]
     for state in states:
         state.progress = Progress(schedule, state.rank, 20.0)
@@ -174,7 +174,7 @@ def test_a_slow_rank_packs_slowly_in_the_executor(monkeypatch: pytest.MonkeyPatc
     """Packing that takes 20 ms takes a rank of a tenth of the speed 200 ms."""
     spec = spec_for(GRAPH)
     schedule = schedule_for(PARTS, spec, "float64")
-    settings = Settings(num_epochs=1, dtype="float64", speed={"0": 0.1})
+    settings = Settings(epochs=1, dtype="float64", speed={"0": 0.1})
     state = RankState(Job(schedule=schedule, spec=spec, settings=settings), PARTS[0], HOST)
     exchange = schedule.find(0, "exchange.0")
     assert exchange is not None
@@ -199,7 +199,7 @@ def test_a_pipeline_makes_no_channels_for_what_it_swaps_in_place() -> None:
     parts = build_parts(GRAPH, metis_parts(GRAPH, 4))
     schedule = schedule_for(parts, spec, "float64", "gnnpipe", stages=1, ways=2)
     assert any(o.verb == "swap" for o in schedule.ops)
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     state = ChunkState(job, list(parts), 0, HOST)
     assert state.channels == {}
 
@@ -227,7 +227,7 @@ def test_the_executor_needs_no_names_of_buffers(method: str, kind: ModelKind, op
     """What DIGEST-A computes depends on who comes first, so its losses are compared loosely."""
     spec = spec_for(GRAPH, kind=kind, layers=4)
     schedule = schedule_for(PARTS, spec, "float64", method, **options)
-    settings = Settings(num_epochs=4, dtype="float64")
+    settings = Settings(epochs=4, dtype="float64")
     plain, other = (
         execute(Job(schedule=check(one), spec=spec, settings=settings), PARTS).losses
         for one in (schedule, renamed(schedule))
@@ -244,7 +244,7 @@ def giving(matrix: Matrix) -> tuple[RankState, Op]:
     assert isinstance(exchange.work, Exchange)
     moved = replace(exchange, work=replace(exchange.work, matrix=matrix.name))
     schedule = replace(plain, matrices=(matrix,), ops=(moved,))
-    job = Job(schedule=schedule, spec=spec, settings=Settings(num_epochs=1, dtype="float64"))
+    job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     return RankState(job, PARTS[0], HOST), moved
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.study.planning import make_plan
+from halocast.study.plan import plan
 from halocast.study.predict import predict
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
@@ -39,7 +39,7 @@ def scenario(space: PlanSection = SPACE) -> Scenario:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything predicted once; plans of the same space then only look it up."""
     path = tmp_path_factory.mktemp("plan") / "r.sqlite"
-    make_plan(scenario(), results=path, exhaustive=True)
+    plan(scenario(), results=path, exhaustive=True)
     return path
 
 
@@ -51,8 +51,8 @@ def labels(plan: Plan) -> list[list[str]]:
 
 @pytest.mark.parametrize("goal", GOALS)
 def test_the_search_answers_what_trying_everything_answers(goal: Goal, results: Path) -> None:
-    searched = make_plan(scenario(), goal, results=results)
-    tried = make_plan(scenario(), goal, results=results, exhaustive=True)
+    searched = plan(scenario(), goal, results=results)
+    tried = plan(scenario(), goal, results=results, exhaustive=True)
     assert labels(searched) == labels(tried)
     assert searched.best.epoch_s == tried.best.epoch_s
     if goal.pareto:
@@ -63,19 +63,19 @@ def test_the_search_answers_what_trying_everything_answers(goal: Goal, results: 
 
 
 def test_ranks_follow_the_aim(results: Path) -> None:
-    cheapest = make_plan(scenario(), Goal(aim=Aim.CHEAPEST), results=results)
+    cheapest = plan(scenario(), Goal(aim=Aim.CHEAPEST), results=results)
     prices = [choice.price for choice in cheapest.choices]
     priced = [price for price in prices if price is not None]
     assert prices == sorted(priced) + [None] * (len(prices) - len(priced))  # those without a price come last
-    fewest = make_plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=0.35), results=results)
+    fewest = plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=0.35), results=results)
     assert all(choice.epoch_s <= 0.35 for choice in fewest.choices)
     assert fewest.best.gpus == min(choice.gpus for choice in fewest.choices)
 
 
 def test_no_choice_on_the_front_is_beaten(results: Path) -> None:
-    plan = make_plan(scenario(), GOALS[3], results=results, exhaustive=True)
-    for one in plan.front():
-        for other in plan.choices:
+    ranked = plan(scenario(), GOALS[3], results=results, exhaustive=True)
+    for one in ranked.front():
+        for other in ranked.choices:
             assert one.price is not None
             assert other.price is None or other.epoch_s >= one.epoch_s or other.price >= one.price
 
@@ -92,9 +92,9 @@ def test_no_epoch_is_shorter_than_its_bound(method: str, cluster: str) -> None:
 def test_what_does_not_fit_is_dropped_with_the_reason() -> None:
     space = PlanSection(methods=("vanilla",), clusters=("rtx2080ti-x10-pcie3",), gpus=(1, 8))
     large = replace(load_scenario("demo", ["graph.dataset=ogbn-products", "model.hidden=128"]), plan=space)
-    plan = make_plan(large, jobs=1)
-    assert [choice.gpus for choice in plan.choices] == [8]
-    ((candidate, reason),) = plan.dropped
+    ranked = plan(large, jobs=1)
+    assert [choice.gpus for choice in ranked.choices] == [8]
+    ((candidate, reason),) = ranked.dropped
     assert candidate.gpus == 1
     assert reason.startswith("does not fit: ")
     assert "of 11 GB on rank 0 (largest: " in reason
@@ -102,16 +102,16 @@ def test_what_does_not_fit_is_dropped_with_the_reason() -> None:
 
 def test_bounds_of_staleness_and_sampling_are_kept(results: Path) -> None:
     space = replace(SPACE, clusters=("l4-8x1-25gbe",), gpus=(2,), options={}, max_staleness=1, min_rate=0.3)
-    plan = make_plan(scenario(space), jobs=1, results=results, exhaustive=True)
-    searched = make_plan(scenario(space), jobs=1, results=results)
-    assert labels(searched) == labels(plan)
-    assert {choice.candidate.label for choice in plan.choices} == {
+    ranked = plan(scenario(space), jobs=1, results=results, exhaustive=True)
+    searched = plan(scenario(space), jobs=1, results=results)
+    assert labels(searched) == labels(ranked)
+    assert {choice.candidate.label for choice in ranked.choices} == {
         "vanilla on 2 x l4-8x1-25gbe",
         "pipegcn on 2 x l4-8x1-25gbe",
         "bns (rate=0.3) on 2 x l4-8x1-25gbe",
         "digest (interval=1) on 2 x l4-8x1-25gbe",
     }
-    assert {reason for _, reason in plan.dropped} == {
+    assert {reason for _, reason in ranked.dropped} == {
         "rows up to 8 epochs old",
         "rows up to 18 epochs old",
     }
@@ -150,7 +150,7 @@ def test_mistakes_in_the_plan_section_are_named(settings: list[str], said: str) 
 
 def test_a_limit_that_nothing_keeps_names_the_nearest(results: Path) -> None:
     with pytest.raises(InputError, match=r"no choice has an epoch within 1e-06 s; .* takes at least"):
-        make_plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=1e-6), results=results)
+        plan(scenario(), Goal(aim=Aim.FEWEST, limit_s=1e-6), results=results)
     with pytest.raises(InputError, match="give a limit"):
         Goal(aim=Aim.FEWEST)
 
@@ -189,5 +189,5 @@ def test_on_reddit_methods_come_in_the_published_order(gpus: int, order: list[st
         *("model.precompute=true", "cluster.name=rtx2080ti-x10-pcie3"),
     ]
     space = PlanSection(methods=tuple(order), gpus=(gpus,), options={"bns": {"rate": (0.1,)}})
-    plan = make_plan(replace(load_scenario("demo", published), plan=space))
-    assert [choice.candidate.method for choice in plan.best_of_groups()] == order
+    ranked = plan(replace(load_scenario("demo", published), plan=space))
+    assert [choice.candidate.method for choice in ranked.best_of_groups()] == order

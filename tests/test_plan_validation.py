@@ -7,11 +7,11 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.methods import METHODS as KNOWN
 from halocast.schedule.passes import hyperperiod
-from halocast.study.grid import (
+from halocast.study.validate import (
     METHODS,
     QUICK,
     Case,
-    Grid,
+    ValidationGrid,
     case_cluster,
     case_scenario,
     chosen_from,
@@ -30,7 +30,7 @@ def small(method: str, ranks: int = 4, *more: str) -> Workload:
 
 
 def test_the_whole_grid_has_every_family_and_divided_stages_with_four_ranks_only() -> None:
-    cases = [case for cell in Grid().cells() for case in cell]
+    cases = [case for cell in ValidationGrid().cells() for case in cell]
     assert len(cases) == 3 * 2 * 2 * (8 + 9)
     assert {case.ranks for case in cases if case.method == "gnnpipe-hybrid"} == {4}
     families = {name.partition("-")[0] for name in KNOWN}
@@ -39,7 +39,7 @@ def test_the_whole_grid_has_every_family_and_divided_stages_with_four_ranks_only
 
 
 def test_the_quick_grid_is_part_of_the_whole() -> None:
-    whole = {case for cell in Grid().cells() for case in cell}
+    whole = {case for cell in ValidationGrid().cells() for case in cell}
     assert {case for cell in QUICK.cells() for case in cell} <= whole
 
 
@@ -54,8 +54,8 @@ def test_every_scenario_of_the_grid_is_legal_and_measured_over_whole_cycles(meth
 
 
 def test_choices_are_read_from_words_and_replace_only_what_they_name() -> None:
-    grid = chosen_from(Grid(), {"methods": "vanilla, psc", "ranks": "2", "links": ""}, rounds=1)
-    assert grid == Grid(methods=("vanilla", "psc"), ranks=(2,), rounds=1)
+    grid = chosen_from(ValidationGrid(), {"methods": "vanilla, psc", "ranks": "2", "links": ""}, rounds=1)
+    assert grid == ValidationGrid(methods=("vanilla", "psc"), ranks=(2,), rounds=1)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_choices_are_read_from_words_and_replace_only_what_they_name() -> None:
 )
 def test_a_choice_that_is_none_is_named(choice: dict[str, str], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        chosen_from(Grid(), choice)
+        chosen_from(ValidationGrid(), choice)
 
 
 def test_emulated_hosts_share_the_cores_that_there_are() -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.study import Scenario, break_even, predict, what_if
+from halocast.study.predict import predict
+from halocast.study.scenario import Scenario
 from halocast.study.sweep import is_whole
+from halocast.study.whatif import break_even, whatif
 
 ROOT = Path(__file__).parents[1]
 SMALL = ("graph.dataset=reddit", "model.hidden=32", "model.layers=2", "cluster.name=l4-8x1-25gbe", "cluster.gpus=2")
@@ -18,7 +20,7 @@ SETS = [part for text in SMALL for part in ("--set", text)]
 
 
 def test_doubled_resources_are_ranked_and_equal_their_own_predictions() -> None:
-    found = what_if(Scenario.load("demo", *SMALL, "cluster.network_gbps=1"), jobs=1)
+    found = whatif(Scenario.load("demo", *SMALL, "cluster.network_gbps=1"), jobs=1)
     assert found.bottleneck.resource == "network"
     speedups = [gain.speedup for gain in found.gains if gain.speedup is not None]
     assert speedups == sorted(speedups, reverse=True)

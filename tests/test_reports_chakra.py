@@ -15,12 +15,12 @@ from google.protobuf.internal.decoder import _DecodeVarint32
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halocast.cli.compare import _kernel_work
 from halocast.methods import METHODS
 from halocast.reports.comparison import Result
 from halocast.reports.formats import chakra_wire as wire
 from halocast.reports.formats.chakra import MOST_NODES, write_chakra
 from halocast.schedule.ir import Kind, Payload
+from halocast.study.compare import kernel_work
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario
 
@@ -127,7 +127,7 @@ def predicted(method: str, *more: str) -> Result:
 
 
 def exported(made: Result, directory: Path) -> list[list[Any]]:
-    assert write_chakra(made, directory / "c", _kernel_work) == ""
+    assert write_chakra(made, directory / "c", kernel_work) == ""
     ranks = range(made.schedule.num_ranks)
     return [read(directory / "c" / f"{made.method}.{rank}.et")[1] for rank in ranks]
 
@@ -223,7 +223,7 @@ def test_exact_seconds_and_work_stand_beside_whole_microseconds(tmp_path: Path) 
     step = next(node for node in nodes if node.name == "forward.1")
     op = made.schedule.find(3, "forward.1")
     assert op is not None
-    work = [_kernel_work(kernel) for kernel in op.work.kernels]
+    work = [kernel_work(kernel) for kernel in op.work.kernels]
     assert (told(step)["num_ops"], told(step)["tensor_size"]) == tuple(map(sum, zip(*work, strict=True)))
 
 

@@ -15,7 +15,6 @@ from comparisons import comparison, many_spans, result
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.cli.compare import device_counts
 from halocast.reports.comparison import Failure, ScalePoint
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, scaling_chart
 from halocast.reports.page.html import render
@@ -24,6 +23,7 @@ from halocast.reports.page.report import write_report
 from halocast.reports.page.timeline import op_totals, shown, timeline
 from halocast.reports.verdict import verdict
 from halocast.schedule.trace import LinkUse
+from halocast.study.compare import device_counts
 
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "run.epochs=3"]
 

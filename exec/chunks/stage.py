@@ -70,7 +70,7 @@ class ChunkState(RankState):
         self.tables = self._tables()
         self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
         if not any(op.verb == "loss_chunk" for op in ops):
-            self.history = [Epoch(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.num_epochs)]
+            self.history = [Epoch(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]
 
     def _own_weights(self) -> None:
         """Flat weights and an optimizer of this stage's layers alone."""

@@ -15,13 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.records import require
 from halocast.exec.launch.job import Job, write_job
 from halocast.exec.launch.local import Run, failure_of, free_port, gather, store_place
+from halocast.exec.launch.torchrun import num_here
 from halocast.graph.parts import Part
 
 MEETING, PATIENCE = timedelta(minutes=5), timedelta(hours=2)  # to meet at all; that followers wait for the next run
@@ -108,21 +108,11 @@ def _failure(directory: Path, ends: list[End]) -> str:
     return f"rank {rank}: {said}" if said else failure_of(directory, codes)
 
 
-def own_backend() -> str:
-    """nccl where every rank has a GPU of its own."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return "nccl" if gpus >= _num_here() else "gloo"
-
-
-def _num_here() -> int:
-    return int(os.environ["LOCAL_WORLD_SIZE"])
-
-
 @contextmanager
 def _stored(job: Job) -> Iterator[Job]:
     """With its store, which is this host's memory unless it is said to be elsewhere."""
     with store_place(job) as placed:
-        if placed is not job and _num_here() < dist.get_world_size():
+        if placed is not job and num_here() < dist.get_world_size():
             raise RunError("rows are kept in the memory of one host; for several, --set run.store=redis://HOST:PORT/0")
         yield placed
 

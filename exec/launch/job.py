@@ -14,9 +14,9 @@ from pathlib import Path
 
 from halocast.base.delays import Delay
 from halocast.base.errors import InputError
-from halocast.base.records import record
+from halocast.base.records import record, require
 from halocast.graph.parts import Part, load_part, save_part
-from halocast.models.spec import ModelSpec
+from halocast.models.spec import ITEMSIZE, ModelSpec
 from halocast.schedule.check import check
 from halocast.schedule.ir import Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
@@ -30,25 +30,44 @@ class Optimizer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How to run; `eval_every` N scores the weights exactly every N epochs with the clock stopped (0: at the end)."""
+class RunSettings:
+    """How to train, as the [run] section of a scenario says it.
 
-    num_epochs: int = 10
+    `eval_every` N scores the weights exactly every N epochs with the clock stopped (0: at the end).
+    """
+
+    epochs: int = 20
     lr: float = 0.01
     weight_decay: float = 0.0
     seed: int = 0
     dtype: str = "float32"
-    num_threads: int = 0  # 0: the machine's cores shared among the ranks
+    threads: int = 0  # 0: the machine's cores shared among the ranks
     timeout_s: float = 120.0
-    backend: str = "gloo"
     eval_every: int = 0
-    device: str = "auto"  # a word of device.py's DeviceKind; auto: nccl on CUDA, gloo on the CPU
     optimizer: Optimizer = Optimizer.ADAM
+    device: str = "auto"  # a word of device.py's DeviceKind; auto: nccl on CUDA, gloo on the CPU
     store: str = "shared:"  # where stale rows are kept, if the method keeps some; or redis://HOST:PORT/DB
+    errors: bool = False  # also measure how far stale rows are from fresh ones; a run of its own, not for timing
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
+        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be {' or '.join(ITEMSIZE)}")
+        require(0 <= self.seed < 2**31, f"seed = {self.seed}: needs 0 <= seed < 2147483648")
+        require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
+        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
+        require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
+        require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
+        require(self.threads >= 0, f"threads = {self.threads}: needs to be at least 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(RunSettings):
+    """How to train, with what the machine and its world add to a scenario's [run] section."""
+
+    backend: str = "gloo"
     speed: dict[str, float] = field(default_factory=dict)  # by rank: a straggler's, relative to what it could do
     delays: tuple[Delay, ...] = ()
     delay_seed: int = 0
-    errors: bool = False  # compare every stale row that is read with a fresh one; costs time
     audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
 
 

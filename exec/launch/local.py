@@ -228,7 +228,7 @@ def gather(directory: Path, job: Job) -> Run:
     trace = Trace(
         source="executed",
         num_ranks=len(ranks),
-        num_epochs=job.settings.num_epochs,
+        num_epochs=job.settings.epochs,
         spans=_from_zero(spans),
         meta={**dict(job.schedule.meta), "transport": job.settings.backend, "dtype": job.settings.dtype},
     )

@@ -17,3 +17,8 @@ def on_several_hosts() -> bool:
 
 def num_started() -> int:
     return int(os.environ["WORLD_SIZE"])
+
+
+def num_here() -> int:
+    """Ranks that torchrun has started on this host."""
+    return int(os.environ["LOCAL_WORLD_SIZE"])

@@ -51,7 +51,7 @@ def _channel(state: "RankState", op: Op, tag: int, num_tags: int, counts: bool =
         recv_rows=recv_rows,
         packed=like.new_empty((num_packed, width)),
         ring=[like.new_zeros((sum(recv_rows), width)) for _ in range(slots)],
-        last_epoch=op.latest(state.job.settings.num_epochs - 1),
+        last_epoch=op.latest(state.job.settings.epochs - 1),
         # ids are taken out of their slot at once
         is_free=lambda epoch, wait: moves in IDS or _is_free(state, op, epoch, slots, wait),
         drawn=(lambda epoch: _drawn_sizes(state, op, epoch)) if drawn else None,

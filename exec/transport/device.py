@@ -239,6 +239,12 @@ def ending(device: Seam, handle: Callable[[Op, int], int]) -> Callable[[Op, int]
     return run
 
 
+def usual_backend(num_ranks: int) -> str:
+    """nccl where every one of so many ranks of this host can have a GPU of its own, else gloo."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return "nccl" if gpus >= num_ranks else "gloo"
+
+
 def open_device(kind: str, backend: str, local_rank: int) -> Seam:
     """The device of a rank, by a word of DeviceKind; ranks that stage through host memory may share a GPU."""
     if kind not in list(DeviceKind):

@@ -7,11 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from halocast.base.errors import InputError
-from halocast.graph.graph import Graph, Labels, Mask, from_edges
-from halocast.graph.split import stratified_masks
+from halocast.graph.graph import Graph
 
 DGL_DATASETS = {
     "amazon-computers": "AmazonCoBuyComputerDataset",
@@ -32,22 +29,7 @@ DGL_DATASETS = {
 def load_dgl(name: str, cache: Path | None = None) -> Graph:
     """One of DGL_DATASETS; `cache` is the directory DGL keeps raw files in (default: DGL's own)."""
     dataset = _open(name, cache)
-    stored = dataset[0]
-    src, dst = stored.edges()
-    labels = stored.ndata["label"].numpy()
-    train, val, test = _masks(stored, labels)
-    return from_edges(
-        src.numpy(),
-        dst.numpy(),
-        stored.num_nodes(),
-        features=stored.ndata["feat"].numpy(),
-        labels=labels,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=int(dataset.num_classes),
-        name=name,
-    )
+    return Graph.from_dgl(dataset[0], name=name, num_classes=int(dataset.num_classes))
 
 
 def _open(name: str, cache: Path | None) -> Any:
@@ -68,15 +50,3 @@ def _open(name: str, cache: Path | None) -> Any:
                 f"dataset {name!r} is not usable from dgl's cache {place} and cannot be downloaded: {reason}; "
                 f"give a path, or put {name}.npz into $HALOCAST_DATA"
             ) from None
-
-
-def _masks(stored: Any, labels: Labels) -> tuple[Mask, Mask, Mask]:
-    if "train_mask" not in stored.ndata:
-        return stratified_masks(labels)
-    train, val, test = (stored.ndata[f"{part}_mask"].numpy() for part in ("train", "val", "test"))
-    return _first_split(train), _first_split(val), _first_split(test)
-
-
-def _first_split(mask: Mask) -> Mask:
-    """Some datasets come with ten splits, one per column."""
-    return (mask[:, 0] if mask.ndim == 2 else mask).astype(np.bool_)

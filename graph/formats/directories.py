@@ -8,8 +8,7 @@ import numpy as np
 from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.graph.formats.arrays import Array, entry, read_npy, read_npz, read_table
-from halocast.graph.graph import Graph, Ints, Mask, from_edges
-from halocast.graph.split import mask_of, stratified_masks
+from halocast.graph.graph import Graph, Ints, Mask, from_edges, stratified_masks
 
 # OGB stores one direction of these and doubles it on loading (add_inverse_edge in its master.csv, which is not on
 # disk beside the data), so the name of the directory decides. arxiv and papers100M are directed: kept as they are.
@@ -91,7 +90,7 @@ def _ogb_scheme(split: Path) -> Path:
 
 
 def _ogb_ids(path: Path, num_nodes: int) -> Mask:
-    return mask_of(read_table(path, np.int64, columns=1)[:, 0], num_nodes, str(path))
+    return _mask_of(read_table(path, np.int64, columns=1)[:, 0], num_nodes, str(path))
 
 
 def load_plain(path: Path) -> Graph:
@@ -132,7 +131,7 @@ def _plain_masks(path: Path, labels: Array) -> tuple[Mask, Mask, Mask]:
         train, val, test = (read_npy(path / f"{part}_mask.npy") for part in MASKS)
     elif any((path / f"{part}.npy").exists() for part in MASKS):
         where = [path / f"{part}.npy" for part in MASKS]
-        train, val, test = (mask_of(read_npy(file), n, str(file)) for file in where)
+        train, val, test = (_mask_of(read_npy(file), n, str(file)) for file in where)
     else:
         return stratified_masks(_whole_labels(labels, path))
     return train, val, test
@@ -149,3 +148,15 @@ def _whole_labels(labels: Array, path: Path) -> Array:
 def _check_edges(edges: Array, path: Path) -> None:
     if edges.ndim != 2 or edges.shape[0] != 2:
         raise InputError(f"{path}: edges have shape {edges.shape}; expected [2, edges]")
+
+
+def _mask_of(ids: Ints, num_nodes: int, where: str) -> Mask:
+    """The mask of an index list; `where` is the file an error names."""
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise InputError(f"{where}: expected a list of node ids, got {ids.dtype}{ids.shape}")
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= num_nodes):
+        bad = ids.min() if int(ids.min()) < 0 else ids.max()
+        raise InputError(f"{where}: node {bad} is outside [0, {num_nodes})")
+    mask = np.zeros(num_nodes, np.bool_)
+    mask[ids] = True
+    return mask

@@ -73,6 +73,7 @@ def load_npz(path: Path) -> Graph:
         train_mask=train,
         val_mask=val,
         test_mask=test,
+        num_classes=int(arrays["num_classes"]) if "num_classes" in arrays else None,
         name=path.stem,
     )
 

@@ -31,7 +31,7 @@ def pipeline(
     """Train by stages; every rank has the logits of all nodes, and weights and gradients of its own layers."""
     parts = build_parts(graph, assignment)
     schedule = schedule_for(parts, spec, "float64", "gnnpipe", **options)
-    chosen = {"num_epochs": EPOCHS, "dtype": "float64", "audit": True, "seed": 5, **(settings or {})}
+    chosen = {"epochs": EPOCHS, "dtype": "float64", "audit": True, "seed": 5, **(settings or {})}
     job = Job(schedule=schedule, spec=spec, settings=Settings(**chosen))
     run = execute(job, parts, keep=directory)
     audits = [torch.load(directory / f"audit-{rank}.pt") for rank in range(schedule.num_ranks)]

@@ -65,7 +65,7 @@ def train(
     """Run a method, or what `change` makes of its schedule, on real processes."""
     parts = build_parts(graph, assignment)
     schedule = check(change(schedule_for(parts, spec, dtype, method, **(options or {}))))
-    chosen = Settings(**{"num_epochs": EPOCHS, "dtype": dtype, "audit": True, "seed": 5, **settings})
+    chosen = Settings(**{"epochs": EPOCHS, "dtype": dtype, "audit": True, "seed": 5, **settings})
     job = Job(schedule=schedule, spec=spec, settings=chosen)
     run = execute(job, parts, keep=directory)
     audits = [torch.load(directory / f"audit-{part.rank}.pt") for part in parts]

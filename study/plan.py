@@ -13,7 +13,7 @@ from halocast.study.sweep import result_path
 FASTEST = Goal()
 
 
-def make_plan(
+def plan(
     scenario: Scenario,
     goal: Goal = FASTEST,
     *,

@@ -1,0 +1,103 @@
+"""`halocast run`: what a real run says about itself, and jobs for torchrun."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from halocast.base.records import require
+from halocast.cli.options import Json, ScenarioFile, Set, TraceFile, at_least_1
+from halocast.cli.output import epoch_bar, note, print_json, require_trace, status, write_trace
+from halocast.reports.summary import Summary
+from halocast.reports.table import text_table
+from halocast.study.clusters import scenario_cluster
+from halocast.study.run import (
+    RunResult,
+    prepare_run,
+    require_emulation,
+    require_torch,
+    run_workload,
+    write_torchrun_job,
+)
+from halocast.study.scenario import load_scenario
+from halocast.study.workload import Workload
+
+
+def run_command(
+    scenario: ScenarioFile = None,
+    overrides: Set = None,
+    json: Json = False,
+    trace: TraceFile = None,
+    ranks: Annotated[int | None, typer.Option(help="Processes [graph.parts, cluster.gpus or 2].")] = None,
+    port: Annotated[int, typer.Option(help="Rendezvous port [any free one].")] = 0,
+    prepare_only: Annotated[
+        Path | None, typer.Option("--prepare", help="Write a job for torchrun here instead of running it.")
+    ] = None,
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Give every host of the cluster a network of its NIC's rate (as root).")
+    ] = False,
+) -> None:
+    """Train a scenario for real on this machine."""
+    require_torch("halocast run")
+    at_least_1("--ranks", ranks)
+    require_trace(trace)
+    require(not (emulate and prepare_only), "--prepare: torchrun starts the job, so there are no hosts to --emulate")
+    chosen = load_scenario(scenario, overrides or ())
+    cluster = scenario_cluster(chosen)  # checked even where only --emulate needs it: a misspelt one is a mistake
+    for warning in require_emulation(chosen, cluster, ranks) if emulate else ():
+        note(warning)
+    with status() as say:
+        workload = prepare_run(chosen, cluster.num_ranks if emulate else ranks, say=say)
+    if prepare_only is not None:
+        _write_job(workload, prepare_only)
+        return
+    label = f"{workload.scenario.method.name}, {workload.schedule.num_ranks} ranks"
+    with epoch_bar(workload.scenario.run.epochs, label) as bar:
+        result = run_workload(workload, port=port, emulated=cluster if emulate else None, on_epoch=bar)
+    write_trace(result.trace, workload.schedule, trace)
+    _show(result, json=json)
+
+
+def _write_job(workload: Workload, directory: Path) -> None:
+    command = write_torchrun_job(workload, directory)
+    note(f"job of {workload.schedule.num_ranks} ranks in {directory}; start it with:")
+    print(command)
+    note(f"then: halocast show job {directory}")
+
+
+def _show(result: RunResult, *, json: bool) -> None:
+    if json:
+        print_json(result.summary.as_dict())
+        return
+    print(text_table([result.summary]))
+    for warning in result.warnings:
+        note(f"warning: {warning}")
+    for line in (*describe_ages(result.summary), *describe_errors(result.summary)):
+        print(line)
+    first, last, num = result.losses[0], result.losses[-1], len(result.losses)
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in result.accuracy.items())
+    print(f"\nloss {first:.4f} -> {last:.4f} in {num} epochs; accuracy: {scores}")
+
+
+def describe_ages(summary: Summary) -> list[str]:
+    """How old stale rows really were, beside what the checker says; nothing where nothing is stale."""
+    predicted = {(read.op, read.reads): read.ages for read in summary.staleness}
+    lines = []
+    for read in summary.training.ages if summary.training else ():
+        expected = predicted.get((read.op, read.reads), ())
+        if expected != (0,):
+            rows = ", ".join(f"{num:,} rows {age}" for age, num in read.rows_by_age.items())
+            ages = ", ".join(map(str, expected))
+            lines.append(f"{read.op} read {read.reads}: {rows} epochs old (schedule: {ages})")
+    return lines
+
+
+def describe_errors(summary: Summary) -> list[str]:
+    """How far stale rows were from fresh ones in the last epoch, relative to them."""
+    errors = summary.training.errors if summary.training else ()
+    last = max((error.epoch for error in errors), default=None)
+    return [
+        f"{error.what} of layer {error.layer} in epoch {last}: {error.relative:.2%} off fresh ones"
+        for error in errors
+        if error.epoch == last
+    ]

@@ -1,0 +1,287 @@
+"""Comparisons: every method on one scenario, predicted and if asked run, with predictions at other numbers of GPUs."""
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar
+
+from halocast.base.errors import InputError, RunError, unknown
+from halocast.base.kernels import bytes_moved, flops
+from halocast.calibrate.profile import calibrated, load_profile
+from halocast.cluster.catalogue import Cluster, load_cluster
+from halocast.graph.graph import Graph
+from halocast.methods import METHODS
+from halocast.reports.comparison import Comparison, Failure, Result, ScalePoint
+from halocast.reports.page.report import require_report_place, write_report
+from halocast.reports.summary import ErrorBand, NoBand, Summary
+from halocast.reports.verdict import verdict
+from halocast.schedule.ir import Kernel
+from halocast.study.bands import band_for, read_bands, sure_of
+from halocast.study.clusters import scenario_cluster
+from halocast.study.pipelines import settled
+from halocast.study.predict import Prediction, predict_on
+from halocast.study.run import machine, require_torch, run_workload
+from halocast.study.scenario import MethodSection, Scenario, format_scenario
+from halocast.study.showable import Showable, plain_figures
+from halocast.study.validate import LOOPBACK
+from halocast.study.workload import Say, Workload, prepare, silent
+
+GROWTH = 4.0  # a point with twice the ranks has four times the transfers
+ASSUMPTIONS = (
+    "Every method has its default options, except the scenario's own method, which keeps the options given there.",
+    "Times are of one steady epoch; what happens once before training and evaluation are not in them.",
+    "Shared links give all transfers their max-min fair rate; queued ones serve them in order, used above 16 ranks.",
+    "Compute is a roofline with one table of efficiencies for all devices; compute slows while bytes of its rank move.",
+    "Speed is compared, not accuracy after training: methods with stale or sampled rows may need more epochs.",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MethodComparison(Showable):
+    """All methods of a comparison, those that could not be compared with their reasons."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        *("method", "source", "cluster", "ranks", "epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s"),
+        *("bytes_total", "peak_memory_bytes", "reason"),
+    )
+    content: Comparison
+
+    def line(self) -> str:
+        return verdict(self.content).replace("**", "")
+
+    def records(self) -> list[dict[str, Any]]:
+        return [plain_figures(row) for row in self.content.rows]
+
+    @property
+    def results(self) -> tuple[Result, ...]:
+        """The predictions and runs, each with its summary, trace and schedule."""
+        return self.content.results
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return self.content.failures
+
+    @property
+    def warnings(self) -> list[str]:
+        """What predictions do not cover, and which methods could not be compared, each once."""
+        known = [result.summary.basis for result in self.results if result.summary.basis]
+        outside = dict.fromkeys(text for basis in known for text in basis.outside_range)
+        return [*outside, *(f"{one.method} on {one.cluster}: {one.reason}" for one in self.failures)]
+
+    def write(self, directory: str | Path) -> None:
+        """Write the report: a page, tables, figures, traces and what makes them again."""
+        write_report(Path(directory), self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Asked:
+    """What is compared, and how."""
+
+    scenario: Scenario
+    names: tuple[str, ...]
+    graph: Graph | None
+    execute: bool
+    profile: Path | None  # what was measured of the cluster's devices, or of this machine
+    scaling_s: float
+    say: Say
+
+    def cluster(self, scenario: Scenario) -> Cluster:
+        return self.calibrated(scenario_cluster(scenario))
+
+    def calibrated(self, cluster: Cluster) -> Cluster:
+        """With the profile, if it is of the cluster's device; another may still be this machine's, and used there."""
+        if self.profile is None:
+            return cluster
+        profile = load_profile(self.profile)
+        if self.execute and cluster.device(0).name != profile.device:
+            return cluster
+        return calibrated(cluster, profile)
+
+    def with_method(self, name: str) -> Scenario:
+        if self.scenario.method.name == name:
+            return self.scenario
+        return replace(self.scenario, method=MethodSection(name=name, options=METHODS[name].options()))
+
+    @property
+    def command(self) -> str:
+        """The command line that makes the same report, beside its scenario.toml."""
+        chosen = [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+        chosen += ["--execute"] * self.execute
+        chosen += ["--profile", str(self.profile)] if self.profile else []
+        return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
+
+
+def compare(
+    scenario: Scenario,
+    *,
+    methods: Sequence[str] = (),
+    graph: Graph | None = None,
+    execute: bool = False,
+    profile: str | Path | None = None,
+    scaling_s: float = 0.0,
+    out: str | Path | None = None,
+    say: Say = silent,
+) -> MethodComparison:
+    """Predict all methods, or the named ones, on a scenario; `execute` also runs each on this machine.
+
+    `graph` takes the place of the scenario's own. `profile` is what was measured of the cluster's devices. Up to
+    `scaling_s` seconds are spent on predictions at other numbers of GPUs. `out` is a directory for the report. A method
+    that cannot be compared is one of the failures, unless all are.
+    """
+    if execute:
+        require_torch("comparing with real runs")
+    if out is not None:
+        require_report_place(Path(out))
+    asked = _Asked(
+        scenario=scenario,
+        names=tuple(method_names(methods)),
+        graph=graph,
+        execute=execute,
+        profile=None if profile is None else Path(profile),
+        scaling_s=scaling_s,
+        say=say,
+    )
+    comparison = MethodComparison(content=_compare(asked))
+    if out is not None:
+        comparison.write(out)
+    return comparison
+
+
+def method_names(names: Sequence[str]) -> list[str]:
+    """The names, each once and legal; all methods where none is named."""
+    for name in names:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS, "--methods")
+    return list(dict.fromkeys(names)) or list(METHODS)
+
+
+def _compare(asked: _Asked) -> Comparison:
+    asked.cluster(asked.scenario)  # what cannot be is no method's fault
+    results: list[Result] = []
+    failures: list[Failure] = []
+    for name in asked.names:
+        _compare_one(asked.with_method(name), asked, results, failures)
+    if not results:
+        raise InputError(failures[0].reason)
+    predicted = [r for r in results if r.summary.predicts is None and not r.summary.is_run]
+    return Comparison(
+        results=tuple(results),
+        failures=tuple(failures),
+        scaling=tuple(_scaling(asked, predicted, failures)) if asked.scaling_s > 0 else (),
+        scenario=format_scenario(asked.scenario),
+        command=asked.command,
+        made=f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC.",
+        assumptions=ASSUMPTIONS,
+        kernel_work=kernel_work,
+    )
+
+
+def _compare_one(scenario: Scenario, asked: _Asked, results: list[Result], failures: list[Failure]) -> None:
+    """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
+    name, cluster = scenario.method.name, asked.cluster(scenario)
+
+    def say(text: str) -> None:
+        asked.say(f"{name}: {text}")
+
+    try:
+        chosen = settled(scenario, cluster.num_ranks, graph=asked.graph, say=say)
+        workload = prepare(chosen, cluster.num_ranks, data=asked.execute, graph=asked.graph, say=say)
+        results.append(_result(predict_on(workload, cluster, say=say)))
+    except (InputError, RunError) as error:
+        failures.append(Failure(method=name, cluster=cluster.name, reason=str(error)))
+        return
+    if asked.execute:
+        try:
+            results += _execute_here(workload, asked, say)
+        except (InputError, RunError) as error:
+            failures.append(Failure(method=name, cluster=machine(None), reason=str(error)))
+
+
+def _result(prediction: Prediction, predicts: str | None = None) -> Result:
+    summary = replace(prediction.summary, band=_error_band(prediction.summary), predicts=predicts)
+    return Result(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
+
+
+def _error_band(summary: Summary) -> ErrorBand | NoBand:
+    """Where the epoch would be if the prediction errs as eight of ten like it did."""
+    band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
+    if band is None:
+        return NoBand.NOT_KNOWN
+    low_s, high_s = band.around(summary.epoch_s)
+    basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
+    return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)
+
+
+def _execute_here(workload: Workload, asked: _Asked, say: Say) -> list[Result]:
+    """The prediction for this machine, and the run on it."""
+    cluster = replace(
+        load_cluster(LOOPBACK, gpus=workload.schedule.num_ranks), shared_cores=len(os.sched_getaffinity(0))
+    )
+    here, of = predict_on(workload, asked.calibrated(cluster)), workload.scenario.run.epochs
+    done = run_workload(workload, on_epoch=lambda epochs: say(f"running, {epochs} of {of} epochs"))
+    run = Result(summary=done.summary, trace=done.trace, schedule=workload.schedule)
+    return [_result(here, predicts=done.summary.cluster), run]
+
+
+def kernel_work(kernel: Kernel) -> tuple[int, int]:
+    """FLOPs of a kernel, and bytes that it moves."""
+    return flops(kernel.kind, kernel.dims), bytes_moved(kernel.kind, kernel.dims, kernel.numbers.itemsize)
+
+
+def device_counts(size: int, chosen: int) -> list[int]:
+    """1, 2, 4, ... and the cluster's own size and the scenario's."""
+    powers = {2**k for k in range(size.bit_length())}
+    return sorted(count for count in {*powers, size, chosen} if count <= size)
+
+
+def _scaling(asked: _Asked, predicted: Sequence[Result], failures: Sequence[Failure]) -> list[ScalePoint]:
+    """Few devices first, so that what the time does not suffice for is at the end; the scenario's own size is known."""
+    section = replace(asked.scenario.cluster, gpus=None)
+    whole = scenario_cluster(replace(asked.scenario, cluster=section)).num_ranks
+    chosen = predicted[0].summary.ranks if predicted else 0
+    names = [result.method for result in predicted]
+    names += [failure.method for failure in failures if failure.method not in names]
+    known = {(r.method, chosen): _point(r.method, r.summary) for r in predicted}
+    todo = [(name, k) for k in device_counts(whole, chosen) for name in names]
+    predictor = _Predictor(asked, time.monotonic() + asked.scaling_s)
+    points = []
+    for number, (name, ranks) in enumerate(todo, start=1):
+        asked.say(f"scaling with GPUs: {number} of {len(todo)}")
+        points.append(known.get((name, ranks)) or predictor.point(name, ranks))
+    return points
+
+
+@dataclass(slots=True)
+class _Predictor:
+    """Predicts points as long as there is time; a method's next point is expected to take longer than its last."""
+
+    asked: _Asked
+    end_s: float
+    last_s: dict[str, float] = field(default_factory=dict)
+
+    def point(self, name: str, ranks: int) -> ScalePoint:
+        started = time.monotonic()
+        if started + GROWTH * self.last_s.get(name, 0.0) > self.end_s:
+            return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
+        try:
+            return _point(name, self._predict(name, ranks).summary)
+        except (InputError, RunError) as error:
+            return ScalePoint(method=name, ranks=ranks, reason=str(error))
+        finally:
+            self.last_s[name] = time.monotonic() - started
+
+    def _predict(self, name: str, ranks: int) -> Prediction:
+        scenario, graph = self.asked.with_method(name), self.asked.graph
+        parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
+        sized = replace(scenario, graph=parts, cluster=cluster)
+        workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
+        return predict_on(workload, self.asked.cluster(sized))
+
+
+def _point(name: str, summary: Summary) -> ScalePoint:
+    return ScalePoint(method=name, ranks=summary.ranks, epoch_s=summary.epoch_s, fits=summary.fits)
