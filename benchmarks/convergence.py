@@ -17,7 +17,7 @@ import numpy as np
 
 from halocast.exec.launch.local import Run, execute
 from halocast.graph.parts import iter_parts
-from halocast.reports.curves import Panel, draw_curves
+from halocast.reports.figures import Panel, draw_panels
 from halocast.study.run import make_job
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import prepare
@@ -167,7 +167,7 @@ def main() -> None:
         results = compare(settings, args.epochs, range(args.seeds), chosen_cases(args.methods))
         panels.append(accuracy_panel(name, results))
     panels += [] if args.methods else error_panels(args.epochs)
-    draw_curves(args.out, panels)
+    draw_panels(args.out, panels)
     print(f"curves: {args.out}")
 
 

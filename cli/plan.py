@@ -15,8 +15,8 @@ from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Dask, Jobs, Results
+from halocast.reports.figures import TradeOff, draw_front, require_figure
 from halocast.reports.table import aligned, seconds, size
-from halocast.reports.tradeoff import Point, draw_front, require_figure
 from halocast.study.bands import Band, read_bands
 from halocast.study.plan import plan
 from halocast.study.scenario import load_scenario
@@ -201,7 +201,7 @@ def _draw(plan: Plan, path: Path) -> None:
     front = plan.front()
     require(bool(front), "--figure: none of the clusters has a price (a [price] table)")
     points = [
-        Point(epoch_s=c.epoch_s, price=c.price, label=c.candidate.label, on_front=c in front)
+        TradeOff(epoch_s=c.epoch_s, price=c.price, label=c.candidate.label, on_front=c in front)
         for c in plan.choices
         if c.price is not None
     ]

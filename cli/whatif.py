@@ -11,8 +11,8 @@ from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Jobs, Results, scenario_bar
 from halocast.methods import METHODS
+from halocast.reports.figures import Panel, draw_panels, require_figure
 from halocast.reports.table import aligned, seconds, used_of
-from halocast.reports.tradeoff import Curve, draw_curves, require_figure
 from halocast.study.scenario import load_scenario, parse_override
 from halocast.study.whatif import BreakEven, Gain, WhatIf, break_even, whatif
 
@@ -86,11 +86,24 @@ def breakeven_command(
     else:
         print(breakeven_text(found))
     if figure is not None:
-        curves = [
-            Curve(name=name, xs=found.xs, epochs_s=ys) for name, ys in zip(found.names, found.epochs_s, strict=True)
-        ]
-        draw_curves(figure, curves, found.key, found.crossings, log=found.is_log)
+        draw_panels(figure, [breakeven_panel(found)])
         note(f"figure: {figure}")
+
+
+def breakeven_panel(found: BreakEven) -> Panel:
+    """Both curves and where they cross."""
+    names = (
+        found.names if found.names[0] != found.names[1] else [f"{name} ({k})" for k, name in enumerate(found.names, 1)]
+    )
+    return Panel(
+        x_label=found.key,
+        y_label="time of an epoch, s",
+        xs=found.xs,
+        curves=dict(zip(names, found.epochs_s, strict=True)),
+        crossings=found.crossings,
+        y_range=(0, None),
+        log=found.is_log,
+    )
 
 
 def breakeven_text(found: BreakEven) -> str:

@@ -1,7 +1,5 @@
 """Predicted against published figures: errors by source and method, the order of methods, and the report of it."""
 
-import csv
-import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +10,14 @@ from statistics import mean, median
 from typing import Any
 
 from halocast.base.files import whole_directory
+from halocast.reports.figures import Bars, Dot, draw_errors
 from halocast.reports.page.report import require_report_place
+from halocast.reports.table import aligned, csv_table, markdown_rows
 
 ORDERED = ("epoch_s", "throughput", "speedup")  # metrics that put methods in order
 CLOSE = 0.1  # published figures that differ by less hardly show an order
+ERRORS_HEAD = ("source", "method", "metric", "rows", "median", "mean", "lean")
+ROWS_HEAD = ("row", "metric", "predicted", "published", "error", "provenance")
 AIMED = 0.2  # the median absolute error of epochs that we aim at
 
 
@@ -130,13 +132,9 @@ def _errors(results: Iterable[Result]) -> dict[str, Any]:
 
 def text_summary(summary: dict[str, Any]) -> str:
     """For a terminal: errors by source, method and metric, then what they come to."""
-    head = ("source", "method", "metric", "rows", "median", "mean", "lean")
     cells = [[row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]]
     cells += [["all", "all", row["metric"], *_shown(row)] for row in summary["by_metric"]]
-    widths = [max(len(row[k]) for row in [head, *cells]) for k in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *cells]]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join([*(line.rstrip() for line in lines), "", *verdict(summary)])
+    return "\n".join([aligned([ERRORS_HEAD, *cells]), "", *verdict(summary)])
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
@@ -164,19 +162,11 @@ def write_published(path: Path, results: Sequence[Result], summary: dict[str, An
     require_report_place(path)
     rows = [result.as_dict() for result in results]
     with whole_directory(path) as directory:
-        (directory / "results.csv").write_text(_csv(rows), encoding="utf-8")
+        (directory / "results.csv").write_text(csv_table(rows), encoding="utf-8")
         text = json.dumps({"rows": rows, "summary": summary}, indent=1)
         (directory / "results.json").write_text(text, encoding="utf-8")
         (directory / "report.md").write_text(_markdown(results, summary), encoding="utf-8")
         draw_published(directory / "published.svg", results, summary)
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
@@ -186,6 +176,7 @@ def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
         + " before ".join(row["methods"])
         for row in summary["wrong_order"]
     ]
+    errors = [[row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]]
     return "\n".join(
         [
             "# Predicted and published figures",
@@ -196,10 +187,7 @@ def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
             "",
             "## Errors",
             "",
-            *_table(
-                ("source", "method", "metric", "rows", "median", "mean", "lean"),
-                ([row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]),
-            ),
+            markdown_rows([ERRORS_HEAD, *errors]),
             "",
             "Absolute errors relative to the published figure; `lean` is the median with its sign.",
             "",
@@ -209,19 +197,14 @@ def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
             "",
             "## Rows",
             "",
-            *_table(("row", "metric", "predicted", "published", "error", "provenance"), map(_row_cells, said)),
+            markdown_rows([ROWS_HEAD, *map(_row_cells, said)]),
             "",
             "## Not predicted",
             "",
-            *_table(("rows", "reason"), ([str(num), why] for why, num in summary["not_predicted"].items())),
+            markdown_rows([("rows", "reason"), *([str(num), why] for why, num in summary["not_predicted"].items())]),
             "",
         ]
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def _row_cells(result: Result) -> list[str]:
@@ -234,32 +217,11 @@ def _row_cells(result: Result) -> list[str]:
 
 def draw_published(path: Path, results: Sequence[Result], summary: dict[str, Any]) -> None:
     """Epochs, predicted over published, a colour per source; beside them the errors of every metric."""
-    import matplotlib as mpl  # slow to import, and only reports need it
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "halocast"  # the same report twice is the same file
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for result in results:
-        if result.row["metric"] == "epoch_s" and result.error is not None:
-            assert result.published is not None
-            assert result.predicted is not None
-            points[result.row["source"]].append((result.published, result.predicted))
-    for source, found in points.items():
-        left.loglog(*zip(*found, strict=True), "o", label=source, alpha=0.7)
-    if points:
-        values = [value for found in points.values() for point in found for value in point]
-        ends = [min(values), max(values)]
-        left.loglog(ends, ends, color="black", linewidth=0.8)
-        left.fill_between(ends, [(1 - AIMED) * x for x in ends], [(1 + AIMED) * x for x in ends], color="#dddddd")
-        left.legend(frameon=False, fontsize="small")
-    left.set_xlabel("published epoch, s")
-    left.set_ylabel("predicted epoch, s (band: ±20 %)")
-    metrics = summary["by_metric"]
-    right.barh([f"{row['metric']} ({row['num']})" for row in metrics], [100 * row["median"] for row in metrics])
-    right.set_xlabel("median absolute error, %")
-    right.invert_yaxis()
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
+    dots = [
+        Dot(group=result.row["source"], true=result.published, predicted=result.predicted)
+        for result in results
+        if result.row["metric"] == "epoch_s" and result.published and result.predicted is not None
+    ]
+    shares = {f"{row['metric']} ({row['num']})": row["median"] for row in summary["by_metric"]}
+    bars = Bars(label="median absolute error, %", shares=shares)
+    draw_errors(path, dots, bars, true="published", unit="s", aim=AIMED)

@@ -1,8 +1,8 @@
-"""Summaries as tables: aligned text for terminals, Markdown and CSV for files; one list of columns for all."""
+"""Tables: aligned text for terminals, Markdown and CSV for files; and summaries as such, by one list of columns."""
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from halocast.reports.comparison import Failure
@@ -150,17 +150,18 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 def markdown_table(lines: Sequence[Line]) -> str:
     """A row per summary, and one for what could not be compared."""
-    head, *rows = cells(lines)
-    return markdown_rows([head, ["---"] * len(head), *rows])
+    return markdown_rows(cells(lines))
 
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    """Rows of cells as a Markdown table; the first is the head."""
+    ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in ruled)
 
 
-def csv_table(rows: Sequence[dict[str, Any]]) -> str:
+def csv_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Every plain figure of some rows in SI units; lists and tables stay in the JSON."""
-    flat = [row | {f"band_{key}": value for key, value in (row.get("band") or {}).items()} for row in rows]
+    flat = [{**row} | {f"band_{key}": value for key, value in (row.get("band") or {}).items()} for row in rows]
     keys = dict.fromkeys(k for row in flat for k, v in row.items() if not isinstance(v, dict | list) and k != "band")
     out = io.StringIO()
     writer = csv.DictWriter(out, list(keys), extrasaction="ignore", lineterminator="\n")

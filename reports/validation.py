@@ -184,18 +184,13 @@ def _correlation(rows: Sequence[Row]) -> float | None:
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float:
-    """The correlation of ranks; equal values share the mean of their ranks."""
-    first, second = (_ranks([pair[k] for pair in pairs]) for k in (0, 1))
-    middle = (len(pairs) + 1) / 2
-    products = sum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    norm = (sum((a - middle) ** 2 for a in first) * sum((b - middle) ** 2 for b in second)) ** 0.5
-    return products / norm if norm else 0.0
+    """The correlation of ranks; 0 where one side is all the same, which has no order to compare."""
+    from scipy.stats import spearmanr  # half a second that only this needs
 
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
-    ]
+    first, second = zip(*pairs, strict=True)
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        return 0.0
+    return float(spearmanr(first, second).statistic)
 
 
 def blame_table(rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -1,14 +1,13 @@
 """The report of predicted against measured scenarios: tables for a terminal and for files, and a figure."""
 
-import csv
-import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from halocast.base.files import whole_file
-from halocast.reports.table import seconds, size
+from halocast.reports.figures import Bars, Dot, draw_errors
+from halocast.reports.table import aligned, csv_table, markdown_rows, seconds, size
 from halocast.reports.validation import AIMED_MEAN, AIMED_MOST, CLEAR, Row, verbs
 
 HEAD = (
@@ -28,7 +27,6 @@ HEAD = (
 )
 NAMED = 2  # parts of a scenario's miss that its row names
 SHOWN_BLAME = 12  # rows of the table of blame
-MARKS = "os^Dv<>"
 WANDERS = 0.1  # of the machine's own pace, beyond which a reader should know
 
 
@@ -50,14 +48,7 @@ def blamed(row: Row) -> str:
 
 
 def text_rows(rows: Sequence[Row]) -> str:
-    return _aligned(HEAD, [row_cells(row) for row in rows])
-
-
-def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[k]) for row in [head, *cells]) for k in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *cells]]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in lines)
+    return aligned([HEAD, *(row_cells(row) for row in rows)])
 
 
 def verdict(summary: dict[str, Any]) -> list[str]:
@@ -112,7 +103,7 @@ def blame_cells(summary: dict[str, Any]) -> list[list[str]]:
 
 
 def text_blame(summary: dict[str, Any]) -> str:
-    return _aligned(BLAME_HEAD, blame_cells(summary)[:SHOWN_BLAME])
+    return aligned([BLAME_HEAD, *blame_cells(summary)[:SHOWN_BLAME]])
 
 
 BY_HEAD = ("by", "which", "scenarios", "mean", "max", "lean")
@@ -129,31 +120,21 @@ def by_cells(summary: dict[str, Any]) -> list[list[str]]:
 
 
 def text_by(summary: dict[str, Any]) -> str:
-    return _aligned(BY_HEAD, by_cells(summary))
+    return aligned([BY_HEAD, *by_cells(summary)])
 
 
 def write_validation(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
     """validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
     table = [row.as_dict() for row in rows]
     texts = {
-        "validate.csv": _csv(table),
+        "validate.csv": csv_table(table),
         "validate.json": json.dumps({"rows": table, "summary": summary}, indent=1) + "\n",
         "validate.md": markdown(rows, summary),
     }
     for name, text in texts.items():
         with whole_file(path / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    with whole_file(path / "validate.svg") as temporary:
-        draw(temporary, rows, summary)
-
-
-def _csv(rows: Sequence[dict[str, Any]]) -> str:
-    names = dict.fromkeys(name for row in rows for name in row)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    draw(path / "validate.svg", rows, summary)
 
 
 def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
@@ -172,14 +153,14 @@ def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
             "",
             "## Scenarios",
             "",
-            *_table(HEAD, [row_cells(row) for row in rows]),
+            markdown_rows([HEAD, *(row_cells(row) for row in rows)]),
             "",
             "`p` is predicted, `m` measured. Epochs are medians over cycles of all runs, of the slowest rank; exposed",
             "communication is the mean over ranks; bytes are those of one epoch, all ranks together.",
             "",
             "## Blame",
             "",
-            *_table(BLAME_HEAD, blame_cells(summary)),
+            markdown_rows([BLAME_HEAD, *blame_cells(summary)]),
             "",
             "Where the compute lane's time goes, in hundredths of the measured epoch, means over all scenarios:",
             "`miss` is predicted less measured, `size` the mean of its absolute value. An op runs; or the lane stands",
@@ -188,7 +169,7 @@ def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
             "",
             "## Errors by",
             "",
-            *_table(BY_HEAD, by_cells(summary)),
+            markdown_rows([BY_HEAD, *by_cells(summary)]),
             "",
             "## Pairs of methods in the wrong order",
             "",
@@ -206,60 +187,18 @@ def row_name(row: Row) -> str:
     return ", ".join(str(row.case[name]) for name in HEAD[:5])
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-
-
 def draw(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
     """Epochs, predicted over measured, a colour per method and a mark per link; beside them what is to blame."""
-    import matplotlib as mpl  # slow to import, and only reports need it
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "halocast"  # the same report twice is the same file
-    figure = Figure(figsize=(11, 5.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _scatter(left, points(rows))
-    left.set_xlabel("measured epoch, ms")
-    left.set_ylabel(f"predicted epoch, ms (band: ±{AIMED_MOST:.0%})")
-    blame = summary["blame"][:SHOWN_BLAME]
-    right.barh([f"{row['verb']} {row['part']}" for row in blame], [100 * row["miss"] for row in blame])
-    right.set_xlabel("predicted less measured, % of the epoch")
-    right.invert_yaxis()
-    for axis in (left, right):
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None})
-
-
-def points(rows: Sequence[Row]) -> list[tuple[str, str, float, float]]:
-    """(method, link, measured, predicted) of every scenario that was compared, in milliseconds."""
-    return [
-        (row.case["method"], row.case["link"], 1e3 * row.measured.epoch_s, 1e3 * row.predicted.epoch_s)
+    dots = [
+        Dot(
+            group=row.case["method"],
+            kind=row.case["link"],
+            true=1e3 * row.measured.epoch_s,
+            predicted=1e3 * row.predicted.epoch_s,
+        )
         for row in rows
         if row.predicted is not None and row.measured is not None
     ]
-
-
-def _scatter(axis: Any, found: Sequence[tuple[str, str, float, float]]) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    if not found:
-        return
-    colours = {method: f"C{k % 10}" for k, method in enumerate(dict.fromkeys(point[0] for point in found))}
-    marks = {link: MARKS[k % len(MARKS)] for k, link in enumerate(dict.fromkeys(point[1] for point in found))}
-    for method, link, measured, predicted in found:
-        axis.loglog(measured, predicted, marks[link], color=colours[method], alpha=0.75, markersize=5)
-    for method, colour in colours.items():
-        axis.plot([], [], "o", color=colour, label=method)
-    for link, mark in marks.items():
-        axis.plot([], [], mark, color="grey", label=link)
-    values = [value for point in found for value in point[2:]]
-    ends = [min(values), max(values)]
-    axis.loglog(ends, ends, color="black", linewidth=0.8)
-    band = ([factor * x for x in ends] for factor in (1 - AIMED_MOST, 1 + AIMED_MOST))
-    axis.fill_between(ends, *band, color="#dddddd")
-    for side in (axis.xaxis, axis.yaxis):  # 1, 2, 5, 10: more labels would overlap
-        side.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        side.set_major_formatter("{x:g}")
-        side.set_minor_formatter(NullFormatter())
-    axis.legend(frameon=False, fontsize="small")
+    shares = {f"{row['verb']} {row['part']}": row["miss"] for row in summary["blame"][:SHOWN_BLAME]}
+    bars = Bars(label="predicted less measured, % of the epoch", shares=shares)
+    draw_errors(path, dots, bars, true="measured", unit="ms", aim=AIMED_MOST)

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from halocast.methods import METHODS
 from halocast.reports.comparison import Result
-from halocast.reports.formats import chakra_wire as wire
-from halocast.reports.formats.chakra import MOST_NODES, write_chakra
+from halocast.reports.formats.chakra import MOST_NODES, varint, write_chakra
 from halocast.schedule.ir import Kind, Payload
 from halocast.study.compare import kernel_work
 from halocast.study.predict import predict
@@ -136,7 +135,7 @@ def exported(made: Result, directory: Path) -> list[list[Any]]:
 def test_varints_are_those_of_the_official_runtime(value: int) -> None:
     from google.protobuf.internal.encoder import _VarintBytes
 
-    assert wire.varint(value) == _VarintBytes(value)
+    assert varint(value) == _VarintBytes(value)
 
 
 @pytest.mark.parametrize("method", list(METHODS))

@@ -190,7 +190,7 @@ def test_a_timelines_columns_give_every_span_back() -> None:
     expected = [
         (
             s.rank,
-            s.lane,
+            str(s.lane),
             s.op,
             s.epoch,
             round((s.start_s - begin) * 1e9),

@@ -4,10 +4,15 @@ An op instance becomes one node, or several: an exchange is a SEND and a RECV pe
 what a communication packs first is a COMP node before them. Only data dependencies gate a replay, so the order of a
 lane is written as such, beside what an op waits for. Durations are whole microseconds in the format; the exact seconds
 are attributes. The first steady epochs are written, as many as there is room for.
+
+The few rules of protobuf's wire format that this needs are at the end, writing only: a field is a varint key (number,
+wire type) and its value. As in proto3, a field that has its default value is not written, except the members of a
+oneof, whose presence says which one is set.
 """
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,7 +20,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 
 from halocast.reports.comparison import KernelWork, Result
-from halocast.reports.formats import chakra_wire as wire
 from halocast.schedule.ir import (
     COLLECTIVE,
     MATCHED,
@@ -44,6 +48,7 @@ COMM_TYPES = {
     Kind.REDUCE_SCATTER: 7,
 }
 BARRIER_BYTES = 4
+VARINT, FIXED64, BYTES = 0, 1, 2  # wire types
 MOST_NODES = 60_000  # of all ranks of one method
 
 
@@ -72,16 +77,16 @@ Value = int | float | str | bool
 
 def attribute(name: str, arm: Arm, value: Value) -> bytes:
     if arm is Arm.DOUBLE:
-        member = wire.member_double(arm, float(value))
+        member = member_double(arm, float(value))
     elif arm is Arm.STRING:
-        member = wire.member_bytes(arm, str(value).encode())
+        member = member_bytes(arm, str(value).encode())
     else:
-        member = wire.member_uint(arm, int(value))
-    return wire.text(1, name) + member
+        member = member_uint(arm, int(value))
+    return text_field(1, name) + member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class NodeBody:
     """What one node does, without its place in the trace."""
 
     type: NodeType
@@ -98,7 +103,7 @@ def write_chakra(result: Result, directory: Path, kernel_work: KernelWork | None
     for rank in range(result.schedule.num_ranks):
         messages = chain([export.metadata(rank)], export.nodes(rank))
         with (directory / f"{result.method}.{rank}.et").open("wb") as out:
-            out.writelines(wire.delimited(messages))
+            out.writelines(delimited(messages))
     groups = {str(number): list(ranks) for ranks, number in export.groups.items()}
     (directory / GROUPS).write_text(json.dumps(groups), encoding="utf-8")
     return ""
@@ -150,7 +155,7 @@ class Export:
             ("first_epoch", Arm.INT64, self.first_epoch),
             ("num_epochs", Arm.INT64, self.num_epochs),
         ]
-        return wire.text(1, VERSION) + b"".join(wire.member_bytes(2, attribute(*one)) for one in told)
+        return text_field(1, VERSION) + b"".join(member_bytes(2, attribute(*one)) for one in told)
 
     def nodes(self, rank: int) -> Iterator[bytes]:
         """In order of epochs and of the list of ops; ids count up in that order."""
@@ -187,7 +192,7 @@ class Export:
         alone = len(found) <= 1
         return [n for n, piece in zip(found, self.pieces[rank, instance[0]], strict=False) if alone or not piece.packs]
 
-    def _node(self, number: int, piece: Piece, span: Span, deps: list[int]) -> bytes:
+    def _node(self, number: int, piece: NodeBody, span: Span, deps: list[int]) -> bytes:
         told = [
             ("is_cpu_op", Arm.BOOL, False),
             *piece.attributes,
@@ -200,39 +205,39 @@ class Export:
             told.append(("comm_tag", Arm.INT32, tag))
         return b"".join(
             [
-                wire.uint(1, number),
-                wire.text(2, f"{span.op}.pack" if piece.packs else span.op),
-                wire.uint(3, piece.type),
-                wire.packed(5, deps),
-                wire.uint(6, round((span.start_s - self.start_s) * MICRO)),
-                wire.uint(7, round((span.end_s - span.start_s) * MICRO)),
-                *(wire.member_bytes(10, attribute(*one)) for one in told),
+                uint_field(1, number),
+                text_field(2, f"{span.op}.pack" if piece.packs else span.op),
+                uint_field(3, piece.type),
+                packed_field(5, deps),
+                uint_field(6, round((span.start_s - self.start_s) * MICRO)),
+                uint_field(7, round((span.end_s - span.start_s) * MICRO)),
+                *(member_bytes(10, attribute(*one)) for one in told),
             ]
         )
 
-    def _pieces(self, op: Op) -> Iterator[Piece]:
+    def _pieces(self, op: Op) -> Iterator[NodeBody]:
         moves = list(self._moves(op))
         if op.work.kernels or not moves:
             yield self._computes(op.work.kernels, packs=bool(moves))
         yield from moves
 
-    def _computes(self, kernels: tuple[Kernel, ...], packs: bool) -> Piece:
+    def _computes(self, kernels: tuple[Kernel, ...], packs: bool) -> NodeBody:
         work = [self.kernel_work(kernel) for kernel in kernels]
         flops, moved = sum(one[0] for one in work), sum(one[1] for one in work)
         told = (("num_ops", Arm.INT64, flops), ("tensor_size", Arm.UINT64, moved))
-        return Piece(type=NodeType.COMP, attributes=told, packs=packs)
+        return NodeBody(type=NodeType.COMP, attributes=told, packs=packs)
 
-    def _moves(self, op: Op) -> Iterator[Piece]:
+    def _moves(self, op: Op) -> Iterator[NodeBody]:
         if isinstance(op.work, Push | Pull):
             kind = NodeType.MEM_STORE if op.kind is Kind.PUSH else NodeType.MEM_LOAD
-            yield Piece(type=kind, attributes=(("tensor_size", Arm.UINT64, op.work.num_bytes),))
+            yield NodeBody(type=kind, attributes=(("tensor_size", Arm.UINT64, op.work.num_bytes),))
         elif op.kind in COLLECTIVE:
             yield self._collective(op)
         elif op.kind in MATCHED:
             yield from self._pairs(op)
 
-    def _collective(self, op: Op) -> Piece:
-        return Piece(
+    def _collective(self, op: Op) -> NodeBody:
+        return NodeBody(
             type=NodeType.COMM_COLL,
             attributes=(
                 ("comm_type", Arm.INT64, COMM_TYPES[op.kind]),
@@ -241,7 +246,7 @@ class Export:
             ),
         )
 
-    def _pairs(self, op: Op) -> Iterator[Piece]:
+    def _pairs(self, op: Op) -> Iterator[NodeBody]:
         """A message of nothing is sent only by an op that is a message."""
         sent, received = self.schedule.sent(op).tolist(), self.schedule.received(op).tolist()
         for peer in range(self.schedule.num_ranks):
@@ -251,9 +256,9 @@ class Export:
                 yield _message(NodeType.COMM_RECV, peer, op.rank, received[peer])
 
 
-def _message(kind: NodeType, source: int, target: int, num_bytes: int) -> Piece:
+def _message(kind: NodeType, source: int, target: int, num_bytes: int) -> NodeBody:
     ends = (("comm_src", Arm.INT32, source), ("comm_dst", Arm.INT32, target))
-    return Piece(type=kind, attributes=(("comm_size", Arm.INT64, num_bytes), *ends))
+    return NodeBody(type=kind, attributes=(("comm_size", Arm.INT64, num_bytes), *ends))
 
 
 def _lane_order(spans: list[Span]) -> dict[tuple[str, int], tuple[str, int]]:
@@ -261,3 +266,51 @@ def _lane_order(spans: list[Span]) -> dict[tuple[str, int], tuple[str, int]]:
     for span in spans:
         lanes.setdefault(span.lane, []).append((span.op, span.epoch))
     return {now: before for lane in lanes.values() for before, now in pairwise(lane)}
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; negative numbers are not needed here."""
+    assert value >= 0
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _key(number: int, wire_type: int) -> bytes:
+    return varint(number << 3 | wire_type)
+
+
+def member_uint(number: int, value: int) -> bytes:
+    """A member of a oneof: any unsigned number, a signed one that is not negative, or a bool."""
+    return _key(number, VARINT) + varint(value)
+
+
+def member_double(number: int, value: float) -> bytes:
+    return _key(number, FIXED64) + struct.pack("<d", value)
+
+
+def member_bytes(number: int, value: bytes) -> bytes:
+    return _key(number, BYTES) + varint(len(value)) + value
+
+
+def uint_field(number: int, value: int) -> bytes:
+    return member_uint(number, value) if value else b""
+
+
+def text_field(number: int, value: str) -> bytes:
+    return member_bytes(number, value.encode()) if value else b""
+
+
+def packed_field(number: int, values: Sequence[int]) -> bytes:
+    """A repeated field of numbers."""
+    return member_bytes(number, b"".join(map(varint, values))) if values else b""
+
+
+def delimited(messages: Iterable[bytes]) -> Iterable[bytes]:
+    """A stream of messages, each behind its length."""
+    for message in messages:
+        yield varint(len(message))
+        yield message

@@ -8,7 +8,7 @@ nanoseconds, as Perfetto keeps them: rounded there, slices that touch could over
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from halocast.base.files import whole_file
-from halocast.reports.live import live_bytes, live_over_time
 from halocast.reports.network import busy_periods
+from halocast.reports.summary import HOW
 from halocast.schedule.ir import COLLECTIVE, ROLES, Kind, Lane, Op, Schedule, all_lanes
+from halocast.schedule.passes import live
 from halocast.schedule.trace import LinkUse, Span, Trace
 
 Event = dict[str, Any]
 
 NANO, MICRO = 1e9, 1e3  # per second; nanoseconds per microsecond, the unit of the file
-HOW = {"simulated": "predicted", "executed": "measured"}
 DEVICE_WORK = frozenset({Kind.COMPUTE, Kind.SAMPLE})
 STEPS_TID = len(ROLES)  # lanes with an index come after it
 MOST_RANKS = 16  # arrows between more ranks would hide everything else
@@ -211,3 +211,20 @@ def _process(pid: int, name: str) -> Iterator[Event]:
 def _thread(pid: int, tid: int, name: str, place: int) -> Iterator[Event]:
     yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
     yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": place}}
+
+
+def live_bytes(schedule: Schedule, rank: int) -> dict[str, int]:
+    """Bytes of the rank's buffers that are alive at each of its ops: what passes.memory finds the peak of."""
+    pairs = zip(schedule.by_rank[rank], live(schedule, rank), strict=True)
+    return {op.name: sum(alive.values()) for op, alive in pairs}
+
+
+def live_over_time(spans: Iterable[Span], alive: dict[str, int]) -> list[tuple[float, int]]:
+    """(time, bytes alive from then on) for the spans of one rank: the most that any op under way needs."""
+    points: list[tuple[float, int]] = []
+    newest: dict[Lane, Span] = {}
+    for span in sorted(spans, key=lambda span: span.start_s):
+        newest[span.lane] = span
+        running = [other for other in newest.values() if other is span or other.end_s > span.start_s]
+        points.append((span.start_s, max(alive[other.op] for other in running)))
+    return points

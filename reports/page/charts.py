@@ -1,6 +1,7 @@
 """The drawings of the page as numbers: widths of bars in per cent, shades of cells, points of curves."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from halocast.reports.comparison import Comparison, Result, ScalePoint, family
@@ -97,30 +98,63 @@ def _link_cell(num_bytes: float | None, used: Utilisation | None) -> Row:
     }
 
 
-def scaling_chart(comparison: Comparison) -> Row:
-    """Curves of predicted epochs over ranks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """A predicted epoch on so many devices."""
+
+    ranks: int
+    epoch_s: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingCurve:
+    """A method's predicted epochs over devices; methods of a family have one colour and differ in their dashes."""
+
+    method: str
+    colour: int
+    dash: int
+    points: tuple[CurvePoint, ...]
+
+
+def scaling_curves(comparison: Comparison) -> list[ScalingCurve]:
+    """A curve per method, for the page and for the figure."""
     methods = list(dict.fromkeys(point.method for point in comparison.scaling))
+    families = list(dict.fromkeys(family(method) for method in methods))
+    return [
+        ScalingCurve(
+            method=method,
+            colour=families.index(family(method)),
+            dash=[name for name in methods if family(name) == family(method)].index(method),
+            points=tuple(
+                CurvePoint(ranks=p.ranks, epoch_s=p.epoch_s, fits=p.fits)
+                for p in comparison.scaling
+                if p.method == method and p.epoch_s is not None
+            ),
+        )
+        for method in methods
+    ]
+
+
+def scaling_chart(comparison: Comparison) -> Row:
+    """The curves as the page's script draws them."""
     return {
         "ranks": sorted({point.ranks for point in comparison.scaling}),
         "here": comparison.predicted[0].summary.ranks if comparison.predicted else 0,
-        "curves": [_curve(method, methods, comparison) for method in methods],
-    }
-
-
-def _curve(method: str, methods: Sequence[str], comparison: Comparison) -> Row:
-    families = list(dict.fromkeys(family(name) for name in methods))
-    variants = [name for name in methods if family(name) == family(method)]
-    points = [p for p in comparison.scaling if p.method == method and p.epoch_s is not None]
-    return {
-        "method": method,
-        "colour": families.index(family(method)),
-        "dash": variants.index(method),
-        "points": [[p.ranks, p.epoch_s, p.fits] for p in points],
+        "curves": [
+            {
+                "method": curve.method,
+                "colour": curve.colour,
+                "dash": curve.dash,
+                "points": [[point.ranks, point.epoch_s, point.fits] for point in curve.points],
+            }
+            for curve in scaling_curves(comparison)
+        ],
     }
 
 
 def scaling_table(comparison: Comparison) -> tuple[list[int], list[Row]]:
-    """The same as a table: the counts, and a row per method."""
+    """The curves as a table: the numbers of devices, and a row per method."""
     points = {(point.method, point.ranks): point for point in comparison.scaling}
     counts = sorted({ranks for _, ranks in points})
     methods = list(dict.fromkeys(method for method, _ in points))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halocast.reports.comparison import Comparison, Result, family
+from halocast.reports.comparison import Comparison, Result
+from halocast.reports.figures import FORMATS, STYLES, new_figure, save_figure
 from halocast.reports.metrics import PARTS
-from halocast.reports.page.charts import link_table
+from halocast.reports.page.charts import link_table, scaling_curves
 from halocast.reports.table import size
 from halocast.reports.verdict import LABELS
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:  # slow to import, and only reports need it
 
 COLOURS = ("#4477aa", "#ee6677", "#ccbb44", "#aa3377", "#bbbbbb")  # Tol's bright scheme, told apart by all eyes
 CURVES = ("#0077bb", "#ee7733", "#009988", "#ee3377", "#cc3311", "#33bbee", "#777777")  # Tol's vibrant scheme
-STYLES = ("-", "--", ":", "-.")
 MOST_LINKS = 10
 
 
@@ -40,26 +40,14 @@ def draw_all(directory: Path, comparison: Comparison) -> list[tuple[str, str]]:
     return drawn
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "halocast"  # the same report twice is the same file
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axis = figure.add_subplot()
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_axisbelow(True)
-    return figure, axis
-
-
 def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"), dpi=130)
+    for suffix in FORMATS:
+        save_figure(figure, path.with_suffix(suffix))
 
 
 def _epochs(results: tuple[Result, ...]) -> Figure:
     """Stacked bars of what the mean rank's epoch is made of, each cluster on an axis of its own."""
-    figure, axis = _figure(8.5, 1.3 + 0.42 * len(results))
+    figure, (axis,) = new_figure(8.5, 1.3 + 0.42 * len(results))
     ordered = sorted(results, key=lambda r: list(dict.fromkeys(_place(one) for one in results)).index(_place(r)))
     names = [f"{r.method}, {_how(r)}" for r in ordered]
     left = [0.0] * len(ordered)
@@ -92,17 +80,15 @@ def _whisker(axis: Axes, result: Result, place: int) -> None:
 
 
 def _scaling(comparison: Comparison) -> Figure:
-    figure, axis = _figure(8.5, 4.8)
-    methods = list(dict.fromkeys(point.method for point in comparison.scaling))
-    families = list(dict.fromkeys(family(method) for method in methods))
-    for method in methods:
-        points = [p for p in comparison.scaling if p.method == method and p.epoch_s]
-        colour = CURVES[families.index(family(method)) % len(CURVES)]
-        style = STYLES[[m for m in methods if family(m) == family(method)].index(method) % len(STYLES)]
-        xs, ys = [p.ranks for p in points], [1e3 * (p.epoch_s or 0.0) for p in points]
-        axis.plot(xs, ys, style, color=colour, label=method, linewidth=1.6)
-        for x, y, point in zip(xs, ys, points, strict=True):
-            axis.plot([x], [y], "o", color=colour, markersize=5, markerfacecolor=colour if point.fits else "white")
+    """Curves of predicted epochs over devices; a hollow mark does not fit in memory."""
+    figure, (axis,) = new_figure(8.5, 4.8)
+    for curve in scaling_curves(comparison):
+        colour, style = CURVES[curve.colour % len(CURVES)], STYLES[curve.dash % len(STYLES)]
+        ys = [1e3 * point.epoch_s for point in curve.points]
+        axis.plot([point.ranks for point in curve.points], ys, style, color=colour, label=curve.method, linewidth=1.6)
+        for point, y in zip(curve.points, ys, strict=True):
+            face = colour if point.fits else "white"
+            axis.plot([point.ranks], [y], "o", color=colour, markersize=5, markerfacecolor=face)
     axis.set(xscale="log", yscale="log", xlabel="devices (hollow: does not fit in memory)", ylabel="ms per epoch")
     counts = sorted({point.ranks for point in comparison.scaling})
     axis.set_xticks(counts, [str(count) for count in counts])
@@ -117,7 +103,7 @@ def _links(results: list[Result]) -> Figure:
     table = link_table(results, MOST_LINKS)
     links = [row["link"] for row in table["rows"]]
     values = [[cell["num_bytes"] for cell in row["cells"]] for row in table["rows"]]
-    figure, axis = _figure(2.5 + 0.85 * len(results), 1.4 + 0.36 * len(links))
+    figure, (axis,) = new_figure(2.5 + 0.85 * len(results), 1.4 + 0.36 * len(links))
     axis.imshow(values, aspect="auto", cmap="Blues", vmax=1.6 * max(map(max, values)))
     for row, line in enumerate(values):
         for column, value in enumerate(line):
@@ -131,7 +117,7 @@ def _links(results: list[Result]) -> Figure:
 
 def _memory(results: list[Result]) -> Figure:
     """A bar per method on a grey one that is its device's capacity."""
-    figure, axis = _figure(8.5, 1.2 + 0.36 * len(results))
+    figure, (axis,) = new_figure(8.5, 1.2 + 0.36 * len(results))
     for place, memory in enumerate(result.summary.memory for result in results):
         if memory is not None:
             used, capacity = 1e-9 * memory.memory_bytes, 1e-9 * memory.device_memory_bytes

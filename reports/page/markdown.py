@@ -47,7 +47,7 @@ def _determines(comparison: Comparison) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return markdown_rows([head, ["---"] * len(head), *rows]) if rows else ""
+    return markdown_rows([head, *rows]) if rows else ""
 
 
 def _measured(comparison: Comparison) -> str:
