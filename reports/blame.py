@@ -20,7 +20,7 @@ from halocast.schedule.ir import Lane, Schedule
 from halocast.schedule.trace import Span, Trace
 
 
-class Part(StrEnum):
+class TimeUse(StrEnum):
     RUNS = "runs"
     BESIDE = "runs beside"
     MOVES = "moves"
@@ -28,7 +28,7 @@ class Part(StrEnum):
     OVERHEAD = "overhead"
 
 
-Account = Mapping[tuple[str, Part], float]  # (op, what it does) -> seconds per epoch, mean over ranks
+Account = Mapping[tuple[str, TimeUse], float]  # (op, what it does) -> seconds per epoch, mean over ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Blame:
     """What one op, or all ops of a verb, do in a predicted and in a measured epoch."""
 
     op: str
-    part: Part
+    part: TimeUse
     predicted_s: float
     measured_s: float
 
@@ -49,7 +49,7 @@ class Blame:
 def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
     """Seconds per steady epoch of every op and part; their sum is the mean epoch of the ranks."""
     causes = Causes(trace, schedule)
-    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
     for rank in range(trace.num_ranks):
         spans = list(trace.of_rank(rank))
         window = steady_window(spans, warmup_epochs)
@@ -72,38 +72,38 @@ def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) 
         if span.lane == Lane.COMPUTE:
             parts += _before(causes, span, now)
             now = span.end_s
-        own = [end - start for (op, part), (start, end) in parts if op == span.op and part is not Part.WAITS]
+        own = [end - start for (op, part), (start, end) in parts if op == span.op and part is not TimeUse.WAITS]
         if span.epoch >= warmup_epochs:
             found[span.op].append(sum(own))
     return found
 
 
-def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, Part], Interval]]:
+def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
     """What an op of the compute lane does; it may be a communication."""
     if span.kind not in COMMUNICATION:
-        return [((span.op, Part.RUNS), (span.start_s, span.end_s))]
+        return [((span.op, TimeUse.RUNS), (span.start_s, span.end_s))]
     return _communicates(causes, span, span.start_s, span.end_s)
 
 
-def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, Part], Interval]]:
+def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
     """What the lane did not do between the end of its op before, at `now`, and the start of this one."""
     cause = causes.last_to_end(span)
     if cause is None or cause.end_s <= now or cause.lane == Lane.COMPUTE:
-        return [((span.op, Part.OVERHEAD), (now, span.start_s))]
+        return [((span.op, TimeUse.OVERHEAD), (now, span.start_s))]
     until = min(cause.end_s, span.start_s)
-    late = ((span.op, Part.OVERHEAD), (until, span.start_s))
+    late = ((span.op, TimeUse.OVERHEAD), (until, span.start_s))
     if cause.kind in COMMUNICATION:
         return [*_communicates(causes, cause, now, until), late]
     begins = max(now, cause.start_s)
-    return [((cause.op, Part.WAITS), (now, begins)), ((cause.op, Part.BESIDE), (begins, until)), late]
+    return [((cause.op, TimeUse.WAITS), (now, begins)), ((cause.op, TimeUse.BESIDE), (begins, until)), late]
 
 
 def _communicates(
     causes: Causes, span: Span, start_s: float, end_s: float
-) -> Iterable[tuple[tuple[str, Part], Interval]]:
+) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
     """It waits until the last rank it needs something from has started, as in `metrics`; then bytes move."""
     begins = min(max(start_s, causes.last_to_come(span).start_s), end_s)
-    return [((span.op, Part.WAITS), (start_s, begins)), ((span.op, Part.MOVES), (begins, end_s))]
+    return [((span.op, TimeUse.WAITS), (start_s, begins)), ((span.op, TimeUse.MOVES), (begins, end_s))]
 
 
 def verb(op: str) -> str:
@@ -111,7 +111,7 @@ def verb(op: str) -> str:
 
 
 def by_verb(found: Account) -> Account:
-    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
     for (op, part), seconds in found.items():
         sums[verb(op), part] += seconds
     return dict(sums)
@@ -129,7 +129,7 @@ def join(predicted: Account, measured: Account) -> tuple[Blame, ...]:
 
 def mean_account(accounts: Sequence[Account]) -> Account:
     """Of several runs."""
-    sums: dict[tuple[str, Part], float] = defaultdict(float)
+    sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
     for found in accounts:
         for key, seconds in found.items():
             sums[key] += seconds / len(accounts)

@@ -13,7 +13,7 @@ KernelWork = Callable[[Kernel], tuple[int, int]]  # (kernel, bytes per number) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Result:
+class MethodResult:
     """One method, predicted or run."""
 
     summary: Summary
@@ -32,7 +32,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class NotCompared:
     """A method that cannot be compared, and why."""
 
     method: str
@@ -60,22 +60,22 @@ class ScalePoint:
 class Comparison:
     """All of a report's content; the first method is the one the others are compared with."""
 
-    results: tuple[Result, ...]
+    results: tuple[MethodResult, ...]
     scenario: str  # TOML with every key
     command: str  # that makes this report again, beside its scenario.toml
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[NotCompared, ...] = ()
     scaling: tuple[ScalePoint, ...] = ()
     made: str = ""  # when and by which version
     assumptions: tuple[str, ...] = ()
     kernel_work: KernelWork | None = None  # for formats that say how much a kernel computes
 
     @property
-    def predicted(self) -> list[Result]:
+    def predicted(self) -> list[MethodResult]:
         """Predictions on the scenario's cluster."""
         return [r for r in self.results if r.summary.source == SIMULATED and r.summary.predicts is None]
 
     @property
-    def measured(self) -> list[tuple[Result | None, Result]]:
+    def measured(self) -> list[tuple[MethodResult | None, MethodResult]]:
         """Every real run beside its prediction for the machine it ran on."""
         here = {r.method: r for r in self.results if r.summary.predicts is not None}
         return [(here.get(r.method), r) for r in self.results if r.summary.is_run]
@@ -85,7 +85,7 @@ class Comparison:
         return [result.summary for result in self.results]
 
     @property
-    def lines(self) -> list[Summary | Failure]:
+    def lines(self) -> list[Summary | NotCompared]:
         """The summaries, and a reason for every method that has none."""
         return [*self.summaries, *self.failures]
 
@@ -95,7 +95,7 @@ class Comparison:
         return [line.as_dict() for line in self.lines]
 
 
-def fastest_first(results: Sequence[Result]) -> list[Result]:
+def fastest_first(results: Sequence[MethodResult]) -> list[MethodResult]:
     """The results by their epoch; those that do not fit come last."""
     return sorted(results, key=lambda r: (not r.summary.fits, r.summary.epoch_s))
 

@@ -22,7 +22,7 @@ AIMED = 0.2  # the median absolute error of epochs that we aim at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class PublishedResult:
     """A published row and its prediction in the row's unit, or the reason why there is none."""
 
     row: dict[str, str]
@@ -51,8 +51,8 @@ class Pair:
     """Two settings that differ in the method only, the one with the smaller published figure first."""
 
     metric: str
-    first: Result
-    second: Result
+    first: PublishedResult
+    second: PublishedResult
     published: tuple[float, float]
 
     @property
@@ -66,9 +66,9 @@ class Pair:
         return self.published[1] > (1 + CLOSE) * self.published[0]
 
 
-def pairs(results: Iterable[Result]) -> list[Pair]:
+def pairs(results: Iterable[PublishedResult]) -> list[Pair]:
     """Every two methods of one source on one workload; repeated measurements of a setting count once, as their mean."""
-    groups: dict[tuple[str, ...], dict[str, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[tuple[str, ...], dict[str, list[PublishedResult]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result.predicted is not None and result.row["metric"] in ORDERED and result.setting:
             group = (result.row["source"], result.row["metric"], result.workload)
@@ -76,7 +76,7 @@ def pairs(results: Iterable[Result]) -> list[Pair]:
     return [pair for (_, metric, _), settings in groups.items() for pair in _pairs(metric, settings.values())]
 
 
-def _pairs(metric: str, settings: Iterable[list[Result]]) -> Iterator[Pair]:
+def _pairs(metric: str, settings: Iterable[list[PublishedResult]]) -> Iterator[Pair]:
     measured = [(mean(one.published for one in same if one.published is not None), same[0]) for same in settings]
     for (value, one), (other_value, other) in combinations(measured, 2):
         if value < other_value:
@@ -85,7 +85,7 @@ def _pairs(metric: str, settings: Iterable[list[Result]]) -> Iterator[Pair]:
             yield Pair(metric=metric, first=other, second=one, published=(other_value, value))
 
 
-def summarise_published(results: Sequence[Result]) -> dict[str, Any]:
+def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     """Errors in all, by metric, and by source, method and metric; the order of methods; what was not predicted."""
     found = pairs(results)
     epochs = _errors(result for result in results if result.row["metric"] == "epoch_s")
@@ -113,15 +113,15 @@ def _describe(pair: Pair) -> dict[str, Any]:
     return {**place, "metric": pair.metric, "methods": methods, "published": pair.published, "predicted": predicted}
 
 
-def _grouped(results: Sequence[Result], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, ...], list[Result]] = defaultdict(list)
+def _grouped(results: Sequence[PublishedResult], names: tuple[str, ...]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, ...], list[PublishedResult]] = defaultdict(list)
     for result in results:
         if result.error is not None:
             groups[tuple(result.row[name] for name in names)].append(result)
     return [{**dict(zip(names, key, strict=True)), **_errors(group)} for key, group in sorted(groups.items())]
 
 
-def _errors(results: Iterable[Result]) -> dict[str, Any]:
+def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
     """How many rows have an error, and how large it is; the median's sign tells which way they lean."""
     found = [result.error for result in results if result.error is not None]
     sizes = [abs(error) for error in found]
@@ -157,7 +157,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     return said
 
 
-def write_published(path: Path, results: Sequence[Result], summary: dict[str, Any]) -> None:
+def write_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
     """The report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
     require_report_place(path)
     rows = [result.as_dict() for result in results]
@@ -169,7 +169,7 @@ def write_published(path: Path, results: Sequence[Result], summary: dict[str, An
         draw_published(directory / "published.svg", results, summary)
 
 
-def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
+def _markdown(results: Sequence[PublishedResult], summary: dict[str, Any]) -> str:
     said = [result for result in results if result.predicted is not None]
     wrong = [
         f"- {row['source']}, {row['dataset']}, {row['model']}, {row['testbed']} ×{row['gpus']}, {row['metric']}: "
@@ -207,7 +207,7 @@ def _markdown(results: Sequence[Result], summary: dict[str, Any]) -> str:
     )
 
 
-def _row_cells(result: Result) -> list[str]:
+def _row_cells(result: PublishedResult) -> list[str]:
     row, error = result.row, result.error
     name = f"{row['dataset']} {row['model']} ×{row['gpus']} {row['method']} {row['params']}"
     figures = [f"{result.predicted:.4g} {row['unit']}", f"{result.published:.4g} {row['unit']}"]
@@ -215,7 +215,7 @@ def _row_cells(result: Result) -> list[str]:
     return [name, row["metric"], *figures, "-" if error is None else f"{error:+.0%}", provenance]
 
 
-def draw_published(path: Path, results: Sequence[Result], summary: dict[str, Any]) -> None:
+def draw_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
     """Epochs, predicted over published, a colour per source; beside them the errors of every metric."""
     dots = [
         Dot(group=result.row["source"], true=result.published, predicted=result.predicted)

@@ -5,11 +5,11 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from halocast.reports.comparison import Failure
+from halocast.reports.comparison import NotCompared
 from halocast.reports.critical import Share, StepKind
 from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
 
-Line = Summary | Failure  # of a table: figures, or the reason why there are none
+Line = Summary | NotCompared  # of a table: figures, or the reason why there are none
 SHOWN = 3  # entries of the critical path, and links
 
 

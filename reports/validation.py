@@ -11,7 +11,7 @@ from itertools import combinations
 from statistics import mean, median, quantiles
 from typing import Any
 
-from halocast.reports.blame import Account, Blame, Part, account, by_verb, join, mean_account
+from halocast.reports.blame import Account, Blame, TimeUse, account, by_verb, join, mean_account
 from halocast.reports.metrics import measure, pacing
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import hyperperiod
@@ -34,7 +34,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ValidatedScenario:
     """One scenario; without figures, the reason why there are none."""
 
     case: dict[str, Any]  # link, ranks, model, graph, method
@@ -99,7 +99,7 @@ def blame_of(predicted: Trace, measured: Sequence[Trace], schedule: Schedule, wa
     return join(account(predicted, schedule, warmup_epochs), runs)
 
 
-def summarise_rows(rows: Sequence[Row], profile: str | None = None) -> dict[str, Any]:
+def summarise_rows(rows: Sequence[ValidatedScenario], profile: str | None = None) -> dict[str, Any]:
     """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace.
     `profile`: what the predictions were made with, if the machine was measured."""
     done = [row for row in rows if row.error is not None]
@@ -126,14 +126,14 @@ def summarise_rows(rows: Sequence[Row], profile: str | None = None) -> dict[str,
     }
 
 
-def _same_bytes(row: Row) -> bool:
+def _same_bytes(row: ValidatedScenario) -> bool:
     """Within a hundredth: draws differ from their expectation."""
     assert row.predicted is not None
     assert row.measured is not None
     return abs(row.predicted.bytes_total - row.measured.bytes_total) <= 0.01 * row.measured.bytes_total
 
 
-def _exposed(rows: Sequence[Row]) -> float | None:
+def _exposed(rows: Sequence[ValidatedScenario]) -> float | None:
     """The mean absolute difference of exposed communication, as a share of the measured epoch."""
     found = [
         abs(row.predicted.exposed_comm_s - row.measured.exposed_comm_s) / row.measured.epoch_s
@@ -143,7 +143,7 @@ def _exposed(rows: Sequence[Row]) -> float | None:
     return mean(found) if found else None
 
 
-def _errors_by(rows: Sequence[Row], name: str) -> dict[str, dict[str, Any]]:
+def _errors_by(rows: Sequence[ValidatedScenario], name: str) -> dict[str, dict[str, Any]]:
     groups: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         if row.error is not None:
@@ -154,21 +154,21 @@ def _errors_by(rows: Sequence[Row], name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _cells(rows: Iterable[Row]) -> list[list[Row]]:
-    cells: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+def _cells(rows: Iterable[ValidatedScenario]) -> list[list[ValidatedScenario]]:
+    cells: dict[tuple[Any, ...], list[ValidatedScenario]] = defaultdict(list)
     for row in rows:
         if row.error is not None:
             cells[row.cell].append(row)
     return list(cells.values())
 
 
-def _times(row: Row) -> tuple[float, float]:
+def _times(row: ValidatedScenario) -> tuple[float, float]:
     assert row.predicted is not None
     assert row.measured is not None
     return row.predicted.epoch_s, row.measured.epoch_s
 
 
-def ordered(rows: Sequence[Row]) -> dict[str, Any]:
+def ordered(rows: Sequence[ValidatedScenario]) -> dict[str, Any]:
     """In every cell, of every two methods whose measured epochs differ clearly: is the faster one predicted to be?"""
     pairs = [pair for cell in _cells(rows) for pair in combinations(sorted(cell, key=lambda row: _times(row)[1]), 2)]
     clear = [(a, b) for a, b in pairs if _times(b)[1] > (1 + CLEAR) * _times(a)[1]]
@@ -177,7 +177,7 @@ def ordered(rows: Sequence[Row]) -> dict[str, Any]:
     return {"pairs": len(clear), "right": len(clear) - len(wrong), "wrong": described}
 
 
-def _correlation(rows: Sequence[Row]) -> float | None:
+def _correlation(rows: Sequence[ValidatedScenario]) -> float | None:
     """Spearman's, of the methods of a cell; the mean over cells with at least three."""
     found = [spearman([_times(row) for row in cell]) for cell in _cells(rows) if len(cell) > 2]
     return mean(found) if found else None
@@ -193,12 +193,12 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
     return float(spearmanr(first, second).statistic)
 
 
-def blame_table(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
     """By verb and part over all scenarios, in hundredths of the measured epoch: what it takes, and what is missed.
 
     `miss` is the mean with its sign, `size` without; the misses of a scenario add up to its error.
     """
-    sums: dict[tuple[str, Part], list[tuple[float, float]]] = defaultdict(list)
+    sums: dict[tuple[str, TimeUse], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         assert row.measured is not None
         for one in verbs(row.blame):
@@ -227,7 +227,7 @@ def verbs(blame: Sequence[Blame]) -> tuple[Blame, ...]:
     return join(*sides)
 
 
-def machine_pace(rows: Sequence[Row]) -> dict[str, float] | None:
+def machine_pace(rows: Sequence[ValidatedScenario]) -> dict[str, float] | None:
     """How far the machine's own speed wandered while the scenarios ran."""
     found = [row.reference_s for row in rows if row.reference_s is not None]
     if not found:

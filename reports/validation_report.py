@@ -8,7 +8,7 @@ from typing import Any
 from halocast.base.files import whole_file
 from halocast.reports.figures import Bars, Dot, draw_errors
 from halocast.reports.table import aligned, csv_table, markdown_rows, seconds, size
-from halocast.reports.validation import AIMED_MEAN, AIMED_MOST, CLEAR, Row, verbs
+from halocast.reports.validation import AIMED_MEAN, AIMED_MOST, CLEAR, ValidatedScenario, verbs
 
 HEAD = (
     "method",
@@ -30,7 +30,7 @@ SHOWN_BLAME = 12  # rows of the table of blame
 WANDERS = 0.1  # of the machine's own pace, beyond which a reader should know
 
 
-def row_cells(row: Row) -> list[str]:
+def row_cells(row: ValidatedScenario) -> list[str]:
     place = [str(row.case[name]) for name in HEAD[:5]]
     if row.predicted is None or row.measured is None or row.error is None:
         return [*place, *["-"] * 7, row.reason]
@@ -40,14 +40,14 @@ def row_cells(row: Row) -> list[str]:
     return [*place, *times, *rest, blamed(row)]
 
 
-def blamed(row: Row) -> str:
+def blamed(row: ValidatedScenario) -> str:
     """The largest parts of the miss, in hundredths of the epoch."""
     assert row.measured is not None
     parts = [(one, one.miss_s / row.measured.epoch_s) for one in verbs(row.blame)[:NAMED]]
     return ", ".join(f"{one.op} {one.part} {share:+.0%}" for one, share in parts)
 
 
-def text_rows(rows: Sequence[Row]) -> str:
+def text_rows(rows: Sequence[ValidatedScenario]) -> str:
     return aligned([HEAD, *(row_cells(row) for row in rows)])
 
 
@@ -123,7 +123,7 @@ def text_by(summary: dict[str, Any]) -> str:
     return aligned([BY_HEAD, *by_cells(summary)])
 
 
-def write_validation(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+def write_validation(path: Path, rows: Sequence[ValidatedScenario], summary: dict[str, Any]) -> None:
     """validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
     table = [row.as_dict() for row in rows]
     texts = {
@@ -137,7 +137,7 @@ def write_validation(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -
     draw(path / "validate.svg", rows, summary)
 
 
-def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
+def markdown(rows: Sequence[ValidatedScenario], summary: dict[str, Any]) -> str:
     wrong = [
         f"- {pair['method']}: {pair['link']}, {pair['ranks']} ranks, {pair['model']}, {pair['graph']}"
         for pair in summary["order"]["wrong"]
@@ -183,11 +183,11 @@ def markdown(rows: Sequence[Row], summary: dict[str, Any]) -> str:
     )
 
 
-def row_name(row: Row) -> str:
+def row_name(row: ValidatedScenario) -> str:
     return ", ".join(str(row.case[name]) for name in HEAD[:5])
 
 
-def draw(path: Path, rows: Sequence[Row], summary: dict[str, Any]) -> None:
+def draw(path: Path, rows: Sequence[ValidatedScenario], summary: dict[str, Any]) -> None:
     """Epochs, predicted over measured, a colour per method and a mark per link; beside them what is to blame."""
     dots = [
         Dot(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from halocast.reports.comparison import Comparison, Result, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, fastest_first
 from halocast.reports.metrics import PARTS
 from halocast.reports.summary import Summary
 from halocast.reports.table import ages, seconds, used_of
@@ -32,7 +32,7 @@ def verdict(comparison: Comparison) -> str:
     return f"{_fastest(fitting, comparison)} {_how_sure(fitting)}"
 
 
-def _nothing_fits(ordered: Sequence[Result]) -> str:
+def _nothing_fits(ordered: Sequence[MethodResult]) -> str:
     used = [(result.summary.memory, result.method) for result in ordered]
     found = [(memory, method) for memory, method in used if memory is not None]
     if not found:
@@ -44,7 +44,7 @@ def _nothing_fits(ordered: Sequence[Result]) -> str:
     )
 
 
-def _fastest(fitting: Sequence[Result], comparison: Comparison) -> str:
+def _fastest(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
     best = fitting[0].summary
     num_methods = len(comparison.predicted)
     fastest = "the fastest" if len(fitting) == num_methods else "the fastest that fits"
@@ -56,7 +56,7 @@ def _fastest(fitting: Sequence[Result], comparison: Comparison) -> str:
     )
 
 
-def _lead(fitting: Sequence[Result], comparison: Comparison) -> str:
+def _lead(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
     """How many times as fast as the next, and as the first method of the comparison."""
     best, first = fitting[0], comparison.predicted[0]
     others = [("the next, ", result) for result in fitting[1:2]]
@@ -79,7 +79,7 @@ def limit(summary: Summary) -> str:
     return f"{LIMITS[part]} ({share:.0%} of its epoch{longest})"
 
 
-def _how_sure(fitting: Sequence[Result]) -> str:
+def _how_sure(fitting: Sequence[MethodResult]) -> str:
     best = fitting[0].summary
     used = f" ({used_of(best.memory)} on its fullest device)" if best.memory else ""
     return f"It fits in memory{used}, {_freshness(best)}, and {_certainty(fitting)}."
@@ -92,7 +92,7 @@ def _freshness(summary: Summary) -> str:
     return f"reads rows {ages(summary.staleness)} {plural} old, which may cost accuracy"
 
 
-def _certainty(fitting: Sequence[Result]) -> str:
+def _certainty(fitting: Sequence[MethodResult]) -> str:
     best = fitting[0].summary
     calibrated = best.basis is not None and best.basis.calibrated
     basis = "calibrated constants" if calibrated else "constants not calibrated on the machine"

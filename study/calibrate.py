@@ -26,7 +26,7 @@ from halocast.calibrate.profile import Made, load_profile, write_profile
 from halocast.cluster.catalogue import list_devices
 from halocast.exec.launch.emulate import UNLIMITED_BYTES_PER_S, Emulation, can_emulate
 from halocast.exec.launch.torchrun import is_first, under_torchrun
-from halocast.reports.blame import Part, account, op_seconds
+from halocast.reports.blame import TimeUse, account, op_seconds
 from halocast.schedule.ir import COLLECTIVE, Kind
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import footprint, num_ends
@@ -338,7 +338,7 @@ def _in_turns(workload: Workload, cores: int) -> dict[str, Any]:
         "group": "ops",
         "kind": "executed_in_turns",
         "dims": [len(ops)],
-        "seconds": sum(seconds for (_, part), seconds in parts.items() if part is not Part.MOVES),
+        "seconds": sum(seconds for (_, part), seconds in parts.items() if part is not TimeUse.MOVES),
         "spread": 0.0,
         "repeats": trace.num_epochs - WARMUP,
         "note": {

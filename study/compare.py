@@ -16,7 +16,7 @@ from halocast.calibrate.profile import calibrated, load_profile
 from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.graph import Graph
 from halocast.methods import METHODS
-from halocast.reports.comparison import Comparison, Failure, Result, ScalePoint
+from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
 from halocast.reports.page.report import require_report_place, write_report
 from halocast.reports.summary import ErrorBand, NoBand, Summary
 from halocast.reports.verdict import verdict
@@ -58,12 +58,12 @@ class MethodComparison(Showable):
         return [plain_figures(row) for row in self.content.rows]
 
     @property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[MethodResult, ...]:
         """The predictions and runs, each with its summary, trace and schedule."""
         return self.content.results
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[NotCompared, ...]:
         return self.content.failures
 
     @property
@@ -162,8 +162,8 @@ def method_names(names: Sequence[str]) -> list[str]:
 
 def _compare(asked: _Asked) -> Comparison:
     asked.cluster(asked.scenario)  # what cannot be is no method's fault
-    results: list[Result] = []
-    failures: list[Failure] = []
+    results: list[MethodResult] = []
+    failures: list[NotCompared] = []
     for name in asked.names:
         _compare_one(asked.with_method(name), asked, results, failures)
     if not results:
@@ -181,7 +181,7 @@ def _compare(asked: _Asked) -> Comparison:
     )
 
 
-def _compare_one(scenario: Scenario, asked: _Asked, results: list[Result], failures: list[Failure]) -> None:
+def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult], failures: list[NotCompared]) -> None:
     """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
     name, cluster = scenario.method.name, asked.cluster(scenario)
 
@@ -193,18 +193,18 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[Result], failu
         workload = prepare(chosen, cluster.num_ranks, data=asked.execute, graph=asked.graph, say=say)
         results.append(_result(predict_on(workload, cluster, say=say)))
     except (InputError, RunError) as error:
-        failures.append(Failure(method=name, cluster=cluster.name, reason=str(error)))
+        failures.append(NotCompared(method=name, cluster=cluster.name, reason=str(error)))
         return
     if asked.execute:
         try:
             results += _execute_here(workload, asked, say)
         except (InputError, RunError) as error:
-            failures.append(Failure(method=name, cluster=machine(None), reason=str(error)))
+            failures.append(NotCompared(method=name, cluster=machine(None), reason=str(error)))
 
 
-def _result(prediction: Prediction, predicts: str | None = None) -> Result:
+def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
     summary = replace(prediction.summary, band=_error_band(prediction.summary), predicts=predicts)
-    return Result(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
+    return MethodResult(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
 
 
 def _error_band(summary: Summary) -> ErrorBand | NoBand:
@@ -217,14 +217,14 @@ def _error_band(summary: Summary) -> ErrorBand | NoBand:
     return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)
 
 
-def _execute_here(workload: Workload, asked: _Asked, say: Say) -> list[Result]:
+def _execute_here(workload: Workload, asked: _Asked, say: Say) -> list[MethodResult]:
     """The prediction for this machine, and the run on it."""
     cluster = replace(
         load_cluster(LOOPBACK, gpus=workload.schedule.num_ranks), shared_cores=len(os.sched_getaffinity(0))
     )
     here, of = predict_on(workload, asked.calibrated(cluster)), workload.scenario.run.epochs
     done = run_workload(workload, on_epoch=lambda epochs: say(f"running, {epochs} of {of} epochs"))
-    run = Result(summary=done.summary, trace=done.trace, schedule=workload.schedule)
+    run = MethodResult(summary=done.summary, trace=done.trace, schedule=workload.schedule)
     return [_result(here, predicts=done.summary.cluster), run]
 
 
@@ -239,7 +239,7 @@ def device_counts(size: int, chosen: int) -> list[int]:
     return sorted(count for count in {*powers, size, chosen} if count <= size)
 
 
-def _scaling(asked: _Asked, predicted: Sequence[Result], failures: Sequence[Failure]) -> list[ScalePoint]:
+def _scaling(asked: _Asked, predicted: Sequence[MethodResult], failures: Sequence[NotCompared]) -> list[ScalePoint]:
     """Few devices first, so that what the time does not suffice for is at the end; the scenario's own size is known."""
     section = replace(asked.scenario.cluster, gpus=None)
     whole = scenario_cluster(replace(asked.scenario, cluster=section)).num_ranks

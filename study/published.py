@@ -13,7 +13,7 @@ from halocast.base.records import require
 from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
 from halocast.reports.page.report import require_report_place
-from halocast.reports.published import Result, summarise_published, verdict, write_published
+from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
 from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
@@ -52,7 +52,7 @@ class PublishedStudy(Showable):
         *("source", "testbed", "gpus", "dataset", "model", "method", "metric", "value", "unit"),
         *("predicted", "error", "reason"),
     )
-    results: tuple[Result, ...]
+    results: tuple[PublishedResult, ...]
     summary: dict[str, Any]
 
     def line(self) -> str:
@@ -79,17 +79,19 @@ def published(data: str | Path | None = None, *, out: str | Path | None = None, 
     return study
 
 
-def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[Result]:
+def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult]:
     """What is predicted for every row, or why nothing is."""
     book = _Book(rows, say)
     return [_result(row, book) for row in rows]
 
 
-def _result(row: Row, book: "_Book") -> Result:
+def _result(row: Row, book: "_Book") -> PublishedResult:
     try:
         published, scale = _value(row), _scale(row)
         if row["method"] == PARTITION:
-            return Result(row=row, published=published, predicted=book.part_figure(row) / scale, how="sizes: from card")
+            return PublishedResult(
+                row=row, published=published, predicted=book.part_figure(row) / scale, how="sizes: from card"
+            )
         setting, figures = book.look_up(row)
         if row["metric"] == SPEEDUP:
             predicted = book.speedup(row, figures)
@@ -98,8 +100,8 @@ def _result(row: Row, book: "_Book") -> Result:
         else:
             raise InputError(f"metric {row['metric']!r} is not one we predict")
     except InputError as error:
-        return Result(row=row, reason=str(error))
-    return Result(
+        return PublishedResult(row=row, reason=str(error))
+    return PublishedResult(
         row=row,
         published=published,
         predicted=predicted,

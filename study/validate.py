@@ -28,7 +28,7 @@ from halocast.exec.launch.emulate import BURST_S, can_emulate
 from halocast.exec.launch.torchrun import num_here, on_several_hosts, under_torchrun
 from halocast.graph.parts import iter_parts
 from halocast.reports.metrics import default_warmup
-from halocast.reports.validation import Row, blame_of, figures, summarise_rows
+from halocast.reports.validation import ValidatedScenario, blame_of, figures, summarise_rows
 from halocast.reports.validation_report import verdict, write_validation
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import hyperperiod, steady_epochs
@@ -234,7 +234,7 @@ class Validation(Showable):
         "measured_epoch_s",
         "error",
     )
-    rows: tuple[Row, ...]
+    rows: tuple[ValidatedScenario, ...]
     summary: dict[str, Any]
     traces: tuple[tuple[Trace, Schedule], ...]  # predicted and measured; none where nothing was compared
 
@@ -314,18 +314,18 @@ class Cell:
         meta = {"fingerprint": fingerprint(workload, cluster), "reference_s": repr(pace_s), "case": case.name}
         self.runs.save(case, turn, replace(trace, meta={**trace.meta, **meta}))
 
-    def compare(self, case: Case) -> tuple[Row, TwoTraces]:
+    def compare(self, case: Case) -> tuple[ValidatedScenario, TwoTraces]:
         """The case's row, and a predicted and a measured trace if there are any."""
         if case in self.failed:
-            return Row(case=asdict(case), reason=self.failed[case]), []
+            return ValidatedScenario(case=asdict(case), reason=self.failed[case]), []
         found = [self.stored(case, turn) for turn in range(self.grid.rounds)]
         traces = [trace for trace in found if trace is not None]
         if not traces:
-            return Row(case=asdict(case), reason="not run"), []
+            return ValidatedScenario(case=asdict(case), reason="not run"), []
         schedule = self.workloads[case].schedule
         warmup, epochs = measured_epochs(schedule, self.grid.epochs)
         predicted = predict_on(self.workloads[case], self.cluster(case), num_epochs=epochs).trace
-        row = Row(
+        row = ValidatedScenario(
             case=asdict(case),
             predicted=figures([predicted], schedule, warmup),
             measured=figures(traces, schedule, warmup),
@@ -449,9 +449,11 @@ def _require_place(out: Path) -> None:
     require(ours, f"{out}: exists and holds no runs of ours; choose another --out")
 
 
-def _all_rows(cells: Sequence[Cell], overrides: Sequence[str], train: Train, say: Say) -> tuple[list[Row], TwoTraces]:
+def _all_rows(
+    cells: Sequence[Cell], overrides: Sequence[str], train: Train, say: Say
+) -> tuple[list[ValidatedScenario], TwoTraces]:
     """Cell by cell, so that graphs of one cell only are in memory."""
-    rows: list[Row] = []
+    rows: list[ValidatedScenario] = []
     first: TwoTraces = []
     pace = Machine()
     may_run = False

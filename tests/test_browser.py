@@ -7,7 +7,7 @@ import pytest
 from chromium import Browser, browser, find_chromium
 from comparisons import comparison, many_spans, result
 
-from halocast.reports.comparison import Failure, ScalePoint
+from halocast.reports.comparison import NotCompared, ScalePoint
 from halocast.reports.page.html import render
 
 PROGRAM = find_chromium()
@@ -25,7 +25,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     made = comparison(
         replace(many, trace=many_spans(num_ranks=5, num_epochs=50, per_epoch=40)),
         result(method="few", cluster=long),
-        failures=(Failure(method="none", cluster=long, reason="3 stages, but 2 layers, " * 12),),
+        failures=(NotCompared(method="none", cluster=long, reason="3 stages, but 2 layers, " * 12),),
         scaling=tuple(ScalePoint(method=m, ranks=k, epoch_s=1 / k) for m in ("many", "few") for k in (1, 2, 4)),
     )
     path = tmp_path_factory.mktemp("page") / "report.html"

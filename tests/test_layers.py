@@ -35,17 +35,7 @@ TORCH = {
     "cli/doctor.py",
 }
 # to be emptied as the packages concerned rename theirs
-STILL_TWO_THINGS: set[str] = {
-    "Failure",
-    "Grid",
-    "Job",
-    "Optimizer",
-    "Options",
-    "Part",
-    "Piece",
-    "Row",
-    "Sample",
-}
+STILL_TWO_THINGS: set[str] = {"Job", "Sample"}
 
 
 def sources() -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.cli import run
 from halocast.graph.chunks import WayHalo
-from halocast.reports.published import Result, pairs, summarise_published
+from halocast.reports.published import PublishedResult, pairs, summarise_published
 from halocast.reports.timers import timers
 from halocast.schedule.ir import AllReduce, Compute, Exchange, Kind, Lane, Op, Schedule
 from halocast.schedule.trace import Span, Trace
@@ -235,9 +235,11 @@ def test_the_shipped_figures_can_be_read_and_mapped() -> None:
     assert len({setting_of(one).key for one in epochs}) == 15
 
 
-def result(method: str, published: float, predicted: float, **changes: str) -> Result:
+def result(method: str, published: float, predicted: float, **changes: str) -> PublishedResult:
     wanted = row(method=method, **changes)
-    return Result(row=wanted, published=published, predicted=predicted, workload=wanted["dataset"], setting=method)
+    return PublishedResult(
+        row=wanted, published=published, predicted=predicted, workload=wanted["dataset"], setting=method
+    )
 
 
 def test_the_order_of_methods_is_judged_within_one_source_and_workload() -> None:

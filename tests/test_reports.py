@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schedules import PROMISED, legal_schedules, two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
-from halocast.reports.comparison import Failure
+from halocast.reports.comparison import NotCompared
 from halocast.reports.intervals import Intervals, intersect, length, merge, subtract
 from halocast.reports.metrics import PARTS, default_warmup, measure
 from halocast.reports.network import Utilisation, busy_periods, utilisation
@@ -237,7 +237,10 @@ def test_tables_have_a_row_per_summary() -> None:
 
 
 def test_a_row_without_figures_gives_its_reason() -> None:
-    rows: list[Line] = [summary(method="fine"), Failure(method="late", cluster="c", reason="3 stages, but 2 layers")]
+    rows: list[Line] = [
+        summary(method="fine"),
+        NotCompared(method="late", cluster="c", reason="3 stages, but 2 layers"),
+    ]
     assert text_table(rows).splitlines()[-1] == "late, failed on c: 3 stages, but 2 layers"
     assert markdown_table(rows).splitlines()[-1].startswith("| late | failed | c | 3 stages, but 2 layers |  |")
     assert "late,failed" in csv_table([row.as_dict() for row in rows]).splitlines()[2]

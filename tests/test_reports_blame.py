@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from schedules import legal_schedules, op, two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
-from halocast.reports.blame import Blame, Part, account, by_verb, join, mean_account, op_seconds
+from halocast.reports.blame import Blame, TimeUse, account, by_verb, join, mean_account, op_seconds
 from halocast.reports.metrics import measure
 from halocast.schedule.ir import Lane, Schedule
 from halocast.schedule.trace import Trace, span_of
@@ -42,11 +42,11 @@ def late_rank() -> tuple[Trace, Schedule]:
 def test_an_epoch_by_hand_is_divided_into_running_waiting_moving_and_overhead() -> None:
     trace, schedule = late_rank()
     assert account(trace, schedule, 0) == {
-        ("make", Part.RUNS): (2 + 5) / 2,
-        ("use", Part.RUNS): (3 + 1.5) / 2,
-        ("swap", Part.WAITS): 3 / 2,  # rank 0 from 2 to 5
-        ("swap", Part.MOVES): (1 + 1) / 2,
-        ("use", Part.OVERHEAD): 0.5 / 2,  # rank 1 from 6 to 6.5
+        ("make", TimeUse.RUNS): (2 + 5) / 2,
+        ("use", TimeUse.RUNS): (3 + 1.5) / 2,
+        ("swap", TimeUse.WAITS): 3 / 2,  # rank 0 from 2 to 5
+        ("swap", TimeUse.MOVES): (1 + 1) / 2,
+        ("use", TimeUse.OVERHEAD): 0.5 / 2,  # rank 1 from 6 to 6.5
     }
 
 
@@ -64,17 +64,17 @@ def test_an_awaited_computation_of_another_lane_runs_beside() -> None:
     )
     trace = trace_of(schedule, (0, "draw", 0, 1, 4), (0, "first", 0, 0, 2), (0, "use", 0, 5, 6))
     assert account(trace, schedule, 0) == {
-        ("first", Part.RUNS): 2,
-        ("draw", Part.BESIDE): 2,
-        ("use", Part.OVERHEAD): 1,
-        ("use", Part.RUNS): 1,
+        ("first", TimeUse.RUNS): 2,
+        ("draw", TimeUse.BESIDE): 2,
+        ("use", TimeUse.OVERHEAD): 1,
+        ("use", TimeUse.RUNS): 1,
     }
 
 
 def test_time_before_the_window_does_not_count() -> None:
     schedule = Schedule(num_ranks=1, ops=(op("work"),))
     trace = trace_of(schedule, (0, "work", 0, 0, 3), (0, "work", 1, 3, 4), (0, "work", 2, 4, 5))
-    assert account(trace, schedule, 1) == {("work", Part.RUNS): 1}
+    assert account(trace, schedule, 1) == {("work", TimeUse.RUNS): 1}
 
 
 @given(legal_schedules())
@@ -85,18 +85,18 @@ def test_the_parts_add_up_to_the_mean_epoch(schedule: Schedule) -> None:
 
 
 def test_two_accounts_are_joined_by_op_with_the_largest_miss_first() -> None:
-    predicted = {("forward.0", Part.RUNS): 1.0, ("swap", Part.MOVES): 2.0}
-    measured = {("forward.0", Part.RUNS): 4.0, ("swap", Part.MOVES): 1.5, ("forward.0", Part.OVERHEAD): 0.25}
+    predicted = {("forward.0", TimeUse.RUNS): 1.0, ("swap", TimeUse.MOVES): 2.0}
+    measured = {("forward.0", TimeUse.RUNS): 4.0, ("swap", TimeUse.MOVES): 1.5, ("forward.0", TimeUse.OVERHEAD): 0.25}
     joined = join(predicted, measured)
     assert joined == (
-        Blame(op="forward.0", part=Part.RUNS, predicted_s=1.0, measured_s=4.0),
-        Blame(op="swap", part=Part.MOVES, predicted_s=2.0, measured_s=1.5),
-        Blame(op="forward.0", part=Part.OVERHEAD, predicted_s=0.0, measured_s=0.25),
+        Blame(op="forward.0", part=TimeUse.RUNS, predicted_s=1.0, measured_s=4.0),
+        Blame(op="swap", part=TimeUse.MOVES, predicted_s=2.0, measured_s=1.5),
+        Blame(op="forward.0", part=TimeUse.OVERHEAD, predicted_s=0.0, measured_s=0.25),
     )
     assert sum(one.miss_s for one in joined) == sum(predicted.values()) - sum(measured.values())
 
 
 def test_ops_of_one_verb_are_summed_and_runs_are_averaged() -> None:
-    found = {("forward.0", Part.RUNS): 1.0, ("forward.1", Part.RUNS): 2.0, ("step", Part.RUNS): 4.0}
-    assert by_verb(found) == {("forward", Part.RUNS): 3.0, ("step", Part.RUNS): 4.0}
+    found = {("forward.0", TimeUse.RUNS): 1.0, ("forward.1", TimeUse.RUNS): 2.0, ("step", TimeUse.RUNS): 4.0}
+    assert by_verb(found) == {("forward", TimeUse.RUNS): 3.0, ("step", TimeUse.RUNS): 4.0}
     assert mean_account([found, {}]) == {key: seconds / 2 for key, seconds in found.items()}

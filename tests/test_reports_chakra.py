@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.methods import METHODS
-from halocast.reports.comparison import Result
+from halocast.reports.comparison import MethodResult
 from halocast.reports.formats.chakra import MOST_NODES, varint, write_chakra
 from halocast.schedule.ir import Kind, Payload
 from halocast.study.compare import kernel_work
@@ -119,13 +119,13 @@ def told(node: Any) -> dict[str, Any]:
     return found
 
 
-def predicted(method: str, *more: str) -> Result:
+def predicted(method: str, *more: str) -> MethodResult:
     sets = ["graph.nodes=600", "graph.degree=8", "cluster.gpus=4", f"method.name={method}", *more]
     found = predict(load_scenario("demo", sets))
-    return Result(summary=found.summary, trace=found.trace, schedule=found.workload.schedule)
+    return MethodResult(summary=found.summary, trace=found.trace, schedule=found.workload.schedule)
 
 
-def exported(made: Result, directory: Path) -> list[list[Any]]:
+def exported(made: MethodResult, directory: Path) -> list[list[Any]]:
     assert write_chakra(made, directory / "c", kernel_work) == ""
     ranks = range(made.schedule.num_ranks)
     return [read(directory / "c" / f"{made.method}.{rank}.et")[1] for rank in ranks]

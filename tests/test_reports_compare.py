@@ -15,7 +15,7 @@ from comparisons import comparison, many_spans, result
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.reports.comparison import Failure, ScalePoint
+from halocast.reports.comparison import NotCompared, ScalePoint
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, scaling_chart
 from halocast.reports.page.html import render
 from halocast.reports.page.markdown import markdown
@@ -89,7 +89,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
 
 def test_names_that_users_gave_are_text_and_nothing_else() -> None:
     one = result(method="m", cluster=HOSTILE, constants=HOSTILE, sizes=HOSTILE)
-    failures = (Failure(method="n", cluster=HOSTILE, reason=HOSTILE),)
+    failures = (NotCompared(method="n", cluster=HOSTILE, reason=HOSTILE),)
     scaling = (ScalePoint(method="m", ranks=1, reason=HOSTILE), ScalePoint(method="m", ranks=2, epoch_s=1.0))
     made = comparison(one, failures=failures, scaling=scaling, command=HOSTILE, assumptions=(HOSTILE,), made=HOSTILE)
     page = Page(render(made, [HOSTILE], [HOSTILE]))
@@ -115,7 +115,7 @@ def test_the_page_asks_for_nothing() -> None:
 
 
 def test_the_page_has_every_section_and_a_row_for_what_failed() -> None:
-    failure = Failure(method="pipe", cluster="c", reason="3 stages, but 2 layers")
+    failure = NotCompared(method="pipe", cluster="c", reason="3 stages, but 2 layers")
     scaling = tuple(ScalePoint(method="m", ranks=k, epoch_s=1 / k, fits=k > 1) for k in (1, 2))
     scaling += (ScalePoint(method="pipe", ranks=2, reason="3 stages, but 2 layers"),)
     made = comparison(result(method="m"), failures=(failure,), scaling=scaling)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from schedules import op
 
-from halocast.reports.blame import Blame, Part
-from halocast.reports.validation import Figures, Row, cycle_seconds, figures, spearman, summarise_rows
+from halocast.reports.blame import Blame, TimeUse
+from halocast.reports.validation import Figures, ValidatedScenario, cycle_seconds, figures, spearman, summarise_rows
 from halocast.reports.validation_report import markdown, text_by, text_rows, verdict, write_validation
 from halocast.schedule.ir import Schedule
 from halocast.schedule.trace import Trace, span_of
@@ -37,14 +37,14 @@ def test_epochs_of_a_cycle_count_as_one() -> None:
     assert cycle_seconds(trace, 0, 2, 2) == [3.5, 3.5]
 
 
-def row(method: str, predicted: float, measured: float, **case: Any) -> Row:
+def row(method: str, predicted: float, measured: float, **case: Any) -> ValidatedScenario:
     place = {"link": "1gbit", "ranks": 2, "model": "sage", "graph": "sparse"} | case
     sides = [
         Figures(epoch_s=seconds, compute_s=0.0, exposed_comm_s=seconds / 4, bytes_total=100.0, low_s=0.0, high_s=0.0)
         for seconds in (predicted, measured)
     ]
-    blame = Blame(op="forward.0", part=Part.RUNS, predicted_s=predicted, measured_s=measured)
-    return Row(
+    blame = Blame(op="forward.0", part=TimeUse.RUNS, predicted_s=predicted, measured_s=measured)
+    return ValidatedScenario(
         case={**place, "method": method},
         predicted=sides[0],
         measured=sides[1],
@@ -60,7 +60,7 @@ ROWS = [
     row("bns", 0.45, 0.48),
     row("vanilla", 2.0, 2.0, ranks=4),
     row("pipegcn", 2.2, 1.0, ranks=4),
-    Row(
+    ValidatedScenario(
         case=dict(ROW_PLACE := {"link": "1gbit", "ranks": 4, "model": "sage", "graph": "sparse"}, method="bns"),
         reason="no",
     ),

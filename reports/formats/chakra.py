@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
 
-from halocast.reports.comparison import KernelWork, Result
+from halocast.reports.comparison import KernelWork, MethodResult
 from halocast.schedule.ir import (
     COLLECTIVE,
     MATCHED,
@@ -94,7 +94,7 @@ class NodeBody:
     packs: bool = False  # comes before the other nodes of its op
 
 
-def write_chakra(result: Result, directory: Path, kernel_work: KernelWork | None = None) -> str:
+def write_chakra(result: MethodResult, directory: Path, kernel_work: KernelWork | None = None) -> str:
     """Write one `.et` file per rank; returns why not, where there would be too many nodes."""
     export = Export(result, kernel_work)
     if export.num_nodes > MOST_NODES:
@@ -112,7 +112,7 @@ def write_chakra(result: Result, directory: Path, kernel_work: KernelWork | None
 class Export:
     """A trace's steady epochs as nodes."""
 
-    def __init__(self, result: Result, kernel_work: KernelWork | None = None) -> None:
+    def __init__(self, result: MethodResult, kernel_work: KernelWork | None = None) -> None:
         self.result = result
         self.schedule: Schedule = result.schedule
         self.kernel_work = kernel_work or (lambda kernel: (0, 0))

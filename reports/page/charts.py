@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from halocast.reports.comparison import Comparison, Result, ScalePoint, family
+from halocast.reports.comparison import Comparison, MethodResult, ScalePoint, family
 from halocast.reports.critical import last_window
 from halocast.reports.metrics import PARTS
 from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 MOST_LINKS = 16
 
 
-def epoch_bars(results: Sequence[Result]) -> list[Row]:
+def epoch_bars(results: Sequence[MethodResult]) -> list[Row]:
     """Stacked parts of the mean rank's epoch: `abs` in per cent of the longest bar, `rel` of its own."""
     longest = max((_reach(result.summary) for result in results), default=0.0)
     return [_bar(result, longest) for result in results] if longest > 0 else []
@@ -28,7 +28,7 @@ def _reach(summary: Summary) -> float:
     return max(summary.epoch_s, summary.epoch_s_mean, band.high_s if band else 0.0)
 
 
-def _bar(result: Result, longest: float) -> Row:
+def _bar(result: MethodResult, longest: float) -> Row:
     s = result.summary
     parts = [(part, s.seconds_of(part)) for part in PARTS]
     whole = sum(part_s for _, part_s in parts)
@@ -52,7 +52,7 @@ def _bar(result: Result, longest: float) -> Row:
     }
 
 
-def memory_bars(results: Sequence[Result]) -> list[Row]:
+def memory_bars(results: Sequence[MethodResult]) -> list[Row]:
     """The fullest device of every method against its capacity."""
     known = [(result.method, result.summary.memory) for result in results]
     bars = [(method, memory) for method, memory in known if memory is not None]
@@ -73,7 +73,7 @@ def _memory(method: str, memory: MemoryFigures, widest: int) -> Row:
     }
 
 
-def link_table(results: Sequence[Result], most: int = MOST_LINKS) -> Row:
+def link_table(results: Sequence[MethodResult], most: int = MOST_LINKS) -> Row:
     """Bytes per epoch and mean utilisation of the links that carry most, by method; of all links of a trace."""
     carried = [bytes_by_link(result.trace) for result in results]
     used = [link_utilisation(r.trace, last_window(r.trace, r.summary.warmup_epochs)) for r in results]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halocast.reports.comparison import Comparison, Result
+from halocast.reports.comparison import Comparison, MethodResult
 from halocast.reports.figures import FORMATS, STYLES, new_figure, save_figure
 from halocast.reports.metrics import PARTS
 from halocast.reports.page.charts import link_table, scaling_curves
@@ -45,7 +45,7 @@ def _save(figure: Figure, path: Path) -> None:
         save_figure(figure, path.with_suffix(suffix))
 
 
-def _epochs(results: tuple[Result, ...]) -> Figure:
+def _epochs(results: tuple[MethodResult, ...]) -> Figure:
     """Stacked bars of what the mean rank's epoch is made of, each cluster on an axis of its own."""
     figure, (axis,) = new_figure(8.5, 1.3 + 0.42 * len(results))
     ordered = sorted(results, key=lambda r: list(dict.fromkeys(_place(one) for one in results)).index(_place(r)))
@@ -65,15 +65,15 @@ def _epochs(results: tuple[Result, ...]) -> Figure:
     return figure
 
 
-def _how(result: Result) -> str:
+def _how(result: MethodResult) -> str:
     return f"{result.summary.how} on {result.summary.cluster}"
 
 
-def _place(result: Result) -> str:
+def _place(result: MethodResult) -> str:
     return result.summary.predicts or result.summary.cluster
 
 
-def _whisker(axis: Axes, result: Result, place: int) -> None:
+def _whisker(axis: Axes, result: MethodResult, place: int) -> None:
     if band := result.summary.known_band:
         ends = [1e3 * band.low_s, 1e3 * band.high_s]
         axis.plot(ends, [place, place], "|-", color="black", linewidth=1, markersize=7)
@@ -98,7 +98,7 @@ def _scaling(comparison: Comparison) -> Figure:
     return figure
 
 
-def _links(results: list[Result]) -> Figure:
+def _links(results: list[MethodResult]) -> Figure:
     """A group of bars per link would be unreadable with many methods: a table of shades with the bytes in it."""
     table = link_table(results, MOST_LINKS)
     links = [row["link"] for row in table["rows"]]
@@ -115,7 +115,7 @@ def _links(results: list[Result]) -> Figure:
     return figure
 
 
-def _memory(results: list[Result]) -> Figure:
+def _memory(results: list[MethodResult]) -> Figure:
     """A bar per method on a grey one that is its device's capacity."""
     figure, (axis,) = new_figure(8.5, 1.2 + 0.36 * len(results))
     for place, memory in enumerate(result.summary.memory for result in results):

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from halocast.reports.comparison import Comparison, Result, family, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, family, fastest_first
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
 from halocast.reports.page.tables import facts, main_table, measured_table, provenance_rows, staleness_rows, tiles
 from halocast.reports.page.timeline import op_totals, shown, timeline
@@ -76,7 +76,7 @@ def _title(comparison: Comparison) -> str:
     return f"{methods} training method{'s' if methods > 1 else ''} compared"
 
 
-def _timeline(result: Result, most_spans: int) -> dict[str, Any]:
+def _timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
     """What stands around a timeline's canvas."""
     part = shown(result.trace, most_spans)
     epochs = f"epoch {part.first_epoch}" if part.num_epochs == 1 else f"{part.num_epochs} epochs"

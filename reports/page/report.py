@@ -5,7 +5,7 @@ from pathlib import Path
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_directory
-from halocast.reports.comparison import Comparison, Result
+from halocast.reports.comparison import Comparison, MethodResult
 from halocast.reports.formats.chakra import write_chakra
 from halocast.reports.formats.perfetto import write_perfetto
 from halocast.reports.page.figures import draw_all
@@ -39,7 +39,7 @@ def write_report(path: Path, comparison: Comparison) -> None:
 def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
     """Returns what could not be written, and why."""
     (directory / "traces").mkdir()
-    by_method: dict[str, list[Result]] = {}
+    by_method: dict[str, list[MethodResult]] = {}
     for result in comparison.results:
         by_method.setdefault(result.method, []).append(result)
         save_trace(result.trace, directory / "traces" / f"{result.name}.parquet")

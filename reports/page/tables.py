@@ -4,7 +4,7 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from halocast.reports.comparison import Comparison, Result, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, fastest_first
 from halocast.reports.summary import MemoryFigures, Summary
 from halocast.reports.table import age_range, ages, band, insights, seconds, size
 from halocast.reports.verdict import LABELS, ranks
@@ -51,7 +51,7 @@ def tiles(comparison: Comparison) -> list[Row]:
     fresh = [r for r in ordered if r.summary.ages and r.summary.ages[-1] == 0]
     quiet = sorted(ordered, key=lambda r: r.summary.bytes_total)
     least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
-    found: list[tuple[str, list[Result], Callable[[Summary], str], str]] = [
+    found: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
         ("Fastest", ordered, lambda s: seconds(s.epoch_s), "per epoch"),
         ("Fastest on fresh rows", fresh, lambda s: seconds(s.epoch_s), "per epoch"),
         ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
@@ -76,7 +76,7 @@ def main_table(comparison: Comparison) -> list[Row]:
     return [_main_row(result, best) for result in ordered]
 
 
-def _main_row(result: Result, best_s: float) -> Row:
+def _main_row(result: MethodResult, best_s: float) -> Row:
     s = result.summary
     return {
         "method": result.method,

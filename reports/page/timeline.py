@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from halocast.reports.comparison import Result
+from halocast.reports.comparison import MethodResult
 from halocast.reports.metrics import pacing
 from halocast.schedule.ir import Kind, Lane
 from halocast.schedule.trace import Span, Trace
@@ -83,7 +83,7 @@ def _left_out(trace: Trace, first: int, ranks: int) -> str:
     return f"Not shown here: {' and '.join(said)}; the trace files have all." if said else ""
 
 
-def timeline(result: Result, most_spans: int) -> dict[str, Any]:
+def timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
     """What the page's script draws."""
     part = shown(result.trace, most_spans)
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)

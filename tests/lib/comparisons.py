@@ -6,7 +6,7 @@ from typing import Any
 from schedules import two_rank_exchange
 
 from halocast.cluster.catalogue import load_cluster
-from halocast.reports.comparison import Comparison, Result
+from halocast.reports.comparison import Comparison, MethodResult
 from halocast.reports.summary import Summary, summarise
 from halocast.schedule.ir import Kind, Lane, Schedule
 from halocast.schedule.trace import Span, Trace
@@ -31,12 +31,14 @@ EXTRA = {
 }
 
 
-def result(schedule: Schedule | None = None, trace: Trace | None = None, num_epochs: int = 3, **changes: Any) -> Result:
+def result(
+    schedule: Schedule | None = None, trace: Trace | None = None, num_epochs: int = 3, **changes: Any
+) -> MethodResult:
     """One prediction of two ranks that exchange rows; `changes` go into its summary, by key."""
     chosen = schedule or two_rank_exchange()
     ran = trace or simulate(chosen, load_cluster("cpu-local"), num_epochs)
     found = summarise(ran, chosen, 1, [100] * chosen.num_ranks)
-    return Result(summary=changed(found, EXTRA | changes), trace=ran, schedule=chosen)
+    return MethodResult(summary=changed(found, EXTRA | changes), trace=ran, schedule=chosen)
 
 
 def changed(summary: Summary, changes: Mapping[str, Any]) -> Summary:
@@ -44,7 +46,7 @@ def changed(summary: Summary, changes: Mapping[str, Any]) -> Summary:
     return Summary.from_dict({**summary.as_dict(), **changes})
 
 
-def comparison(*results: Result, **more: Any) -> Comparison:
+def comparison(*results: MethodResult, **more: Any) -> Comparison:
     return Comparison(results=results, **({"scenario": "", "command": "halocast compare scenario.toml"} | more))
 
 
