@@ -6,7 +6,7 @@ from pathlib import Path
 from halocast.study.pool import open_pool
 from halocast.study.results import ResultFile
 from halocast.study.scenario import Scenario
-from halocast.study.search import Goal, Plan, Tell, find_plan
+from halocast.study.search import Goal, RankedPlan, Tell, find_plan
 from halocast.study.space import candidates
 from halocast.study.sweep import result_path
 
@@ -22,7 +22,7 @@ def plan(
     dask: str | None = None,
     exhaustive: bool = False,
     tell: Tell = lambda what, done, of, best: None,
-) -> Plan:
+) -> RankedPlan:
     """The best of all that a scenario's [plan] allows, ranked.
 
     Choices that do not fit in memory are dropped with the reason. Without `exhaustive` a choice is predicted only if

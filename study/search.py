@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
@@ -17,9 +17,10 @@ from halocast.reports.summary import MemoryFigures, Summary, from_flat
 from halocast.study.bands import Band, Sure, band_for, sure_of
 from halocast.study.pool import Pool
 from halocast.study.predictor import SCREEN
+from halocast.study.queries import complete, query_of
 from halocast.study.results import ResultFile, State
-from halocast.study.runs import complete, job_of
 from halocast.study.screen import Screened
+from halocast.study.showable import Showable
 from halocast.study.space import Candidate
 
 Tell = Callable[[str, int, int, str], None]  # what is done, how many, of how many, the best so far
@@ -75,6 +76,12 @@ class Choice:
     def sure(self) -> Sure:
         return sure_of(self.predicted)
 
+    def record(self) -> dict[str, Any]:
+        """What is chosen, and its figures."""
+        chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
+        known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
+        return {**chosen, **self.predicted.plain_figures(), **known}
+
     def band(self, bands: Iterable[Band]) -> Band | None:
         figures = self.predicted
         return band_for(bands, self.sure, figures.cluster, figures.transport, self.candidate.method)
@@ -122,10 +129,11 @@ RANKS: Mapping[Aim, Callable[[Choice], tuple[float, ...]]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RankedPlan(Showable):
     """The answer: every choice that was predicted, the best first, and what became of the others."""
 
+    columns: ClassVar[tuple[str, ...]] = ("label", "epoch_s", "exposed_comm_s", "headroom_bytes", "price", "sure")
     choices: tuple[Choice, ...]
     dropped: tuple[tuple[Candidate, str], ...]  # not legal, or too large, and why
     hopeless: tuple[Choice, ...]  # not simulated: their bounds show that they are not better
@@ -134,6 +142,15 @@ class Plan:
     @property
     def best(self) -> Choice:
         return self.choices[0]
+
+    def line(self) -> str:
+        best, others = self.best, len(self.choices) - 1
+        dropped = f"{len(self.dropped)} dropped, {len(self.hopeless)} not better by their bounds"
+        return f"{self.goal.aim}: {best.candidate.label}, {best.epoch_s:.3g} s an epoch; {others} others, {dropped}"
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row per predicted choice, the best first."""
+        return [choice.record() for choice in self.choices]
 
     def best_by(self, what: Callable[[Candidate], str]) -> dict[str, Choice]:
         """The best choice of each method, or on each cluster."""
@@ -173,7 +190,7 @@ def find_plan(
     *,
     exhaustive: bool = False,
     tell: Tell = lambda what, done, of, best: None,
-) -> Plan:
+) -> RankedPlan:
     """Screen all candidates, then predict those that may be the best of their group, or all of them."""
     screened, dropped = _screen(found, file, pool, tell)
     search = _Search(goal, file, pool, tell, exhaustive)
@@ -186,7 +203,7 @@ def find_plan(
     if not kept:
         raise InputError(_nothing(dropped, too_slow, goal))
     ranked = sorted(kept, key=lambda choice: (goal.rank(choice), choice.candidate.label))
-    return Plan(choices=tuple(ranked), dropped=tuple(dropped), hopeless=(*search.hopeless, *too_slow), goal=goal)
+    return RankedPlan(choices=tuple(ranked), dropped=tuple(dropped), hopeless=(*search.hopeless, *too_slow), goal=goal)
 
 
 def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice], goal: Goal) -> str:
@@ -201,7 +218,7 @@ def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice
 def _screen(
     found: Sequence[Candidate], file: ResultFile, pool: Pool, tell: Tell
 ) -> tuple[list[Choice], list[tuple[Candidate, str]]]:
-    jobs = [job_of(candidate.tables, SCREEN) for candidate in found]
+    jobs = [query_of(candidate.tables, SCREEN) for candidate in found]
     stored = complete(file, jobs, pool, lambda done, of: tell("checking what fits", done, of, ""))
     choices, dropped = [], []
     for candidate, job in zip(found, jobs, strict=True):
@@ -270,7 +287,7 @@ class _Search:
                 self._best_ranks[key] = min(rank, self._best_ranks.get(key, rank))
 
     def _predict(self, batch: Sequence[Choice], num_left: int) -> None:
-        jobs = [job_of(choice.candidate.tables) for choice in batch]
+        jobs = [query_of(choice.candidate.tables) for choice in batch]
         so_far, of = len(self.done), len(self.done) + num_left
         best = self._best()
         stored = complete(
