@@ -11,8 +11,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 pythons:  ## the package alone, without torch, under every Python at hand: installed, imported, simulated, compared
-	for python in python3.11 python3.12 python3.13; do \
-	  $$python -c "" 2>/dev/null || { echo "$$python: not here"; continue; }; \
+	@for version in 3.11 3.12 3.13; do \
+	  for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python ""; do \
+	    test -z "$$python" || { $$python -c "" 2>/dev/null && break; }; \
+	  done; \
+	  test -n "$$python" || { echo "Python $$version: not here"; continue; }; \
 	  place=$$(mktemp -d) && $$python -m venv $$place/venv && \
 	  $$place/venv/bin/pip install --disable-pip-version-check --quiet . && \
 	  (cd $$place && env -u PYTHONPATH venv/bin/python $(CURDIR)/tests/lib/smoke.py) && rm -rf $$place || exit 1; \
