@@ -37,14 +37,8 @@ TORCH = {
 # to be emptied as the packages concerned rename theirs
 STILL_TWO_THINGS: set[str] = {
     "Failure",
-    "Grid",
-    "Job",
-    "Optimizer",
-    "Options",
     "Part",
     "Piece",
-    "Row",
-    "Sample",
 }
 
 
