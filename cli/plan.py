@@ -18,9 +18,8 @@ from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.table import aligned, seconds, size
 from halocast.reports.tradeoff import Point, draw_front, require_figure
 from halocast.study.bands import Band, read_bands
-from halocast.study.plan import plan
+from halocast.study.plan import Aim, Choice, Goal, RankedPlan, Tell, plan
 from halocast.study.scenario import load_scenario
-from halocast.study.search import Aim, Choice, Goal, RankedPlan, Tell
 
 SHOWN = 15
 HEAD = (

@@ -9,12 +9,10 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.study.plan import plan
+from halocast.study.plan import Aim, Goal, RankedPlan, candidates, plan
 from halocast.study.predict import predict
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
-from halocast.study.search import Aim, Goal, RankedPlan
-from halocast.study.space import candidates
 
 BASE = ["graph.dataset=reddit", "model.hidden=32", "model.layers=2"]
 SPACE = PlanSection(

@@ -8,11 +8,10 @@ import pytest
 
 from halocast.calibrate.profile import FitTable, Overhead, calibrated, load_profile
 from halocast.cluster.catalogue import load_cluster
-from halocast.study.plan import plan
+from halocast.study.plan import RankedPlan, plan
 from halocast.study.predict import predict, predict_on
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
-from halocast.study.search import RankedPlan
 from halocast.study.workload import prepare
 from halocast.study.worlds import WorldSection
 
