@@ -2,13 +2,24 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs examples programs check test slow bench accuracy unseen clean
+.PHONY: pythons demo docs examples programs check test slow bench accuracy unseen clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet "torch==2.13.0"
 	PIP_CONSTRAINT=constraints.txt $(BIN)/pip install --disable-pip-version-check --quiet --editable ".[dev]"
 	touch $@
+
+pythons:  ## the package alone, without torch, under every Python at hand: installed, imported, simulated, compared
+	@for version in 3.11 3.12 3.13; do \
+	  for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python ""; do \
+	    test -z "$$python" || { $$python -c "" 2>/dev/null && break; }; \
+	  done; \
+	  test -n "$$python" || { echo "Python $$version: not here"; continue; }; \
+	  place=$$(mktemp -d) && $$python -m venv $$place/venv && \
+	  $$place/venv/bin/pip install --disable-pip-version-check --quiet . && \
+	  (cd $$place && env -u PYTHONPATH venv/bin/python $(CURDIR)/tests/lib/smoke.py) && rm -rf $$place || exit 1; \
+	done
 
 demo: $(VENV)/.ready  ## the main job on the embedded scenario: a table and a report, after a minute of measuring this machine
 	mkdir -p reports-out

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from halocast.graph.graph import Graph
     from halocast.study.calibrate import calibrate
     from halocast.study.compare import compare
-    from halocast.study.plan import plan
+    from halocast.study.plan import Aim, Goal, plan
     from halocast.study.predict import predict
     from halocast.study.published import published
     from halocast.study.run import run
     from halocast.study.scenario import Scenario
-    from halocast.study.search import Aim, Goal
     from halocast.study.sweep import sweep
     from halocast.study.validate import ValidationGrid, validate
     from halocast.study.whatif import break_even, whatif
@@ -50,8 +49,8 @@ __all__ = [
     "whatif",
 ]
 _HOMES = {
-    "Aim": "halocast.study.search",
-    "Goal": "halocast.study.search",
+    "Aim": "halocast.study.plan",
+    "Goal": "halocast.study.plan",
     "Graph": "halocast.graph.graph",
     "Scenario": "halocast.study.scenario",
     "ValidationGrid": "halocast.study.validate",

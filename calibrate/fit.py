@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from halocast.base.errors import InputError
 from halocast.calibrate.points import MeasuredPoint
@@ -89,6 +88,8 @@ def prices_of(kind: str, points: Sequence[MeasuredPoint]) -> tuple[tuple[str, fl
 
 def robust(relative: Floats, wanted: Floats) -> Floats:
     """Non-negative prices with relative @ prices near what is wanted; the weight of a point falls with its distance."""
+    from scipy.optimize import nnls  # a second that only fitting needs
+
     scale: Floats = np.maximum(relative.max(axis=0), 1e-300)  # terms differ by ten orders of magnitude
     weights = np.ones(len(relative))
     for _ in range(ROUNDS):

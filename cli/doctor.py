@@ -18,6 +18,7 @@ from halocast.exec.launch.emulate import can_emulate
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 GIB = 2**30
+WITHOUT_TORCH = "needs torch, which is not installed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,16 @@ def _package(name: str, distribution: str, without: str) -> Finding:
 
 
 def _torch() -> Finding:
-    return _package("torch", "torch", "not installed: nothing can be run or calibrated")
+    return _package("torch", "torch", "not installed: nothing can be run or calibrated (pip install 'halocast[run]')")
+
+
+def _has_torch() -> bool:
+    return util.find_spec("torch") is not None
 
 
 def _cuda() -> Finding:
+    if not _has_torch():
+        return Finding("cuda", False, WITHOUT_TORCH)
     import torch  # seconds that only this command, and those that run, need
 
     if not torch.cuda.is_available():
@@ -101,6 +108,8 @@ def _cuda() -> Finding:
 
 
 def _nccl() -> Finding:
+    if not _has_torch():
+        return Finding("nccl", False, WITHOUT_TORCH)
     import torch
     import torch.distributed as dist
 
@@ -113,6 +122,8 @@ def _nccl() -> Finding:
 
 
 def _gloo() -> Finding:
+    if not _has_torch():
+        return Finding("gloo", False, WITHOUT_TORCH)
     import torch.distributed as dist
 
     have = dist.is_available() and dist.is_gloo_available()
@@ -120,6 +131,8 @@ def _gloo() -> Finding:
 
 
 def _dgl() -> Finding:
+    if not _has_torch():
+        return Finding("dgl", False, WITHOUT_TORCH)
     from halocast.models.aggregate import kernels
 
     if "dgl" in kernels():
@@ -197,6 +210,8 @@ def judge(found: dict[str, Finding]) -> Iterator[Verdict]:
 
 
 def _how_to_run(found: dict[str, Finding]) -> str:
+    if not found["torch"].have:
+        return found["torch"].value
     if found["nccl"].have:
         return "on GPUs with nccl; gloo on the CPU with --set cluster.transport=gloo"
     if found["cuda"].have:

@@ -18,9 +18,8 @@ from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.figures import TradeOff, draw_front, require_figure
 from halocast.reports.table import aligned, seconds, size
 from halocast.study.bands import Band, read_bands
-from halocast.study.plan import plan
+from halocast.study.plan import Aim, Choice, Goal, RankedPlan, Tell, plan
 from halocast.study.scenario import load_scenario
-from halocast.study.search import Aim, Choice, Goal, Plan, Tell
 
 SHOWN = 15
 HEAD = (
@@ -88,7 +87,7 @@ def _bar() -> Iterator[Tell]:
         yield tell
 
 
-def plan_text(plan: Plan, bands: Sequence[Band], top: int = SHOWN, *, pareto: bool = False) -> str:
+def plan_text(plan: RankedPlan, bands: Sequence[Band], top: int = SHOWN, *, pareto: bool = False) -> str:
     """The best of every method and cluster, what was dropped and not tried, and what the figures do not say."""
     best = plan.best_of_groups()
     lines = [_verdict(plan, bands), "", _table(best[:top], bands)]
@@ -99,7 +98,7 @@ def plan_text(plan: Plan, bands: Sequence[Band], top: int = SHOWN, *, pareto: bo
     return "\n".join([*lines, "", *_remarks(plan)])
 
 
-def _verdict(plan: Plan, bands: Sequence[Band]) -> str:
+def _verdict(plan: RankedPlan, bands: Sequence[Band]) -> str:
     words = {Aim.FASTEST: "Fastest", Aim.CHEAPEST: "Cheapest", Aim.FEWEST: "Fewest GPUs"}
     price = f", {_price(plan.best)} an epoch" if plan.best.price is not None else ""
     likely = _likely(plan.best, bands)
@@ -141,7 +140,7 @@ def _price(choice: Choice) -> str:
     return "-" if rented is None else f"{choice.price:.3g} {rented.currency}"
 
 
-def _remarks(plan: Plan) -> list[str]:
+def _remarks(plan: RankedPlan) -> list[str]:
     said = [f"{len(plan.choices)} choices predicted, {len(plan.hopeless)} not: their bounds show they are not better."]
     if plan.dropped:
         said.append(f"{len(plan.dropped)} choices dropped:")
@@ -160,7 +159,7 @@ def _remarks(plan: Plan) -> list[str]:
     return said
 
 
-def _dropped(plan: Plan) -> "Counter[tuple[str, str, str]]":
+def _dropped(plan: RankedPlan) -> "Counter[tuple[str, str, str]]":
     """By method and cluster, with the words of the first."""
     first: dict[tuple[str, str], str] = {}
     found: Counter[tuple[str, str, str]] = Counter()
@@ -171,7 +170,7 @@ def _dropped(plan: Plan) -> "Counter[tuple[str, str, str]]":
     return found
 
 
-def as_json(plan: Plan, bands: Sequence[Band]) -> dict[str, Any]:
+def as_json(plan: RankedPlan, bands: Sequence[Band]) -> dict[str, Any]:
     return {
         "aim": str(plan.goal.aim),
         "choices": [_as_dict(choice, bands) for choice in plan.choices],
@@ -197,7 +196,7 @@ def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
     }
 
 
-def _draw(plan: Plan, path: Path) -> None:
+def _draw(plan: RankedPlan, path: Path) -> None:
     front = plan.front()
     require(bool(front), "--figure: none of the clusters has a price (a [price] table)")
     points = [

@@ -15,9 +15,9 @@ from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set
 from halocast.cli.output import note, print_json
 from halocast.reports.table import ages, aligned, csv_table, seconds, size
-from halocast.study.runs import Progress as Tell
+from halocast.study.queries import Progress as Tell
 from halocast.study.scenario import load_tables
-from halocast.study.sweep import Row, Sweep, parse_vary, sweep
+from halocast.study.sweep import Sweep, SweepRow, parse_vary, sweep
 
 Results = Annotated[
     Path | None,
@@ -98,7 +98,7 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: SweepRow) -> list[str]:
     figures = row.figures
     if figures is None:
         return ["-"] * 6 + [row.reason]

@@ -29,7 +29,7 @@ def whatif_command(
     with scenario_bar("predicting") as tell:
         found = whatif(chosen, results=results, jobs=jobs, progress=tell)
     if json:
-        print_json({"epoch_s": found.figures.epoch_s, "gains": [_as_dict(gain) for gain in found.gains]})
+        print_json({"epoch_s": found.figures.epoch_s, "gains": [gain.as_dict() for gain in found.gains]})
         return
     print(whatif_text(found))
 
@@ -49,17 +49,6 @@ def _cells(gain: Gain) -> list[str]:
         return ["-", "-", "-", gain.reason]
     fits = "" if figures.fits else "DOES NOT FIT"
     return [seconds(figures.epoch_s), f"{gain.speedup:.2f}x", used_of(figures.device_memory), fits]
-
-
-def _as_dict(gain: Gain) -> dict[str, Any]:
-    figures = gain.figures
-    return {
-        "resource": gain.resource,
-        "epoch_s": figures and figures.epoch_s,
-        "speedup": gain.speedup,
-        "fits": figures and figures.fits,
-        "reason": gain.reason,
-    }
 
 
 def breakeven_command(

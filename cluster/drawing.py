@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from halocast.cluster.machine import Cluster, LinkKind
 from halocast.cluster.topology import Topology, build_topology, place
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 NAMES = MappingProxyType({"copy": "process", "pcie": "pcie switch"})  # what a reader calls a node
 DEVICES = ("gpu", "copy")
@@ -60,8 +62,10 @@ def called(node: str) -> str:
     return NAMES.get(kind, kind) + node.removeprefix(kind)
 
 
-def places(topology: Topology) -> nx.Graph:
+def places(topology: Topology) -> "nx.Graph":
     """The topology with one edge per pair of places: kind, and what it carries in each direction."""
+    import networkx as nx  # a third of a second that only this needs
+
     graph = nx.Graph()
     graph.add_nodes_from(place(node) for node in topology.graph)
     for a, b, data in topology.graph.edges(data=True):
@@ -73,7 +77,7 @@ def places(topology: Topology) -> nx.Graph:
     return graph
 
 
-def describe_link(graph: nx.Graph, a: str, b: str) -> str:
+def describe_link(graph: "nx.Graph", a: str, b: str) -> str:
     """A link in words: pcie 12 GB/s, 10 us; one that differs by direction says so."""
     edge = graph.edges[a, b]
     there, back = edge["rates"].get((a, b)), edge["rates"].get((b, a))
@@ -88,15 +92,17 @@ def _rate(bytes_per_s: float, latency_s: float) -> str:
     return f"{bytes_per_s / 1e9:.4g} GB/s" + (f", {latency_s * 1e6:.4g} us" if latency_s else "")
 
 
-def forest(cluster: Cluster, graph: nx.Graph) -> tuple[Branch, ...]:
+def forest(cluster: Cluster, graph: "nx.Graph") -> tuple[Branch, ...]:
     """The trees of the graph, from the network down to the devices."""
     tree = spanning_tree(graph)
     tops = [min(nodes, key=lambda node: _height(tree, node)) for nodes in _components(tree)]
     return tuple(_branch(cluster, graph, tree, top, None) for top in tops)
 
 
-def spanning_tree(graph: nx.Graph) -> nx.Graph:
+def spanning_tree(graph: "nx.Graph") -> "nx.Graph":
     """The tree of PCIe and network links: without NVLink, and without switches that have nothing else."""
+    import networkx as nx  # a third of a second that only this needs
+
     wired = nx.Graph()
     wired.add_nodes_from(
         node
@@ -109,14 +115,16 @@ def spanning_tree(graph: nx.Graph) -> nx.Graph:
     return nx.minimum_spanning_tree(wired, weight="late")
 
 
-def _components(tree: nx.Graph) -> list[list[str]]:
+def _components(tree: "nx.Graph") -> list[list[str]]:
     """Connected nodes together, in the order of their first ones; so are the nodes in each."""
+    import networkx as nx  # a third of a second that only this needs
+
     order = {node: k for k, node in enumerate(tree)}
     groups = [sorted(nodes, key=order.__getitem__) for nodes in nx.connected_components(tree)]
     return sorted(groups, key=lambda nodes: order[nodes[0]])
 
 
-def _height(tree: nx.Graph, node: str) -> tuple[int, int]:
+def _height(tree: "nx.Graph", node: str) -> tuple[int, int]:
     """Where a node stands: the spine, the network, other switches of a network, hosts, devices."""
     above = ("spine", "network", "leaf")
     if kind_of(node) in above:
@@ -125,7 +133,7 @@ def _height(tree: nx.Graph, node: str) -> tuple[int, int]:
     return (3, -tree.degree(node)) if switch else (4 + (kind_of(node) != "host"), 0)
 
 
-def _branch(cluster: Cluster, graph: nx.Graph, tree: nx.Graph, node: str, parent: str | None) -> Branch:
+def _branch(cluster: Cluster, graph: "nx.Graph", tree: "nx.Graph", node: str, parent: str | None) -> Branch:
     children = [child for child in tree[node] if child != parent]
     device = f" ({cluster.device(int(node.split()[-1])).name})" if kind_of(node) in DEVICES else ""
     links = [] if parent is None else [describe_link(graph, node, parent)]
@@ -134,7 +142,7 @@ def _branch(cluster: Cluster, graph: nx.Graph, tree: nx.Graph, node: str, parent
     return Branch(node, note, tuple(_branch(cluster, graph, tree, child, node) for child in children))
 
 
-def _side_links(graph: nx.Graph, tree: nx.Graph, node: str) -> Iterator[str]:
+def _side_links(graph: "nx.Graph", tree: "nx.Graph", node: str) -> Iterator[str]:
     """Links that the tree does not have, told by the device, or by both ends where neither is one."""
     counts: dict[tuple[str, str], int] = {}
     for other in graph[node]:

@@ -5,9 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any
 
 from halocast.base.errors import unknown
 from halocast.base.files import whole_file
@@ -24,6 +22,9 @@ from halocast.cluster.drawing import (
 )
 from halocast.cluster.machine import Cluster, LinkKind
 from halocast.cluster.topology import build_topology
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 FORMATS = (".png", ".svg")
 MOST_DEVICES = 32  # more hosts than have these are not drawn
@@ -73,7 +74,7 @@ def first_hosts(cluster: Cluster) -> tuple[Cluster, int]:
     return replace(cluster, devices=cluster.devices[: used.index(last) + used.count(last)]), used[-1] - last
 
 
-def layout(branches: Iterable[Branch], graph: nx.Graph) -> dict[str, Place]:
+def layout(branches: Iterable[Branch], graph: "nx.Graph") -> dict[str, Place]:
     """Devices in a row at the bottom, every other node above the middle of its children; NVSwitches below."""
     branches = list(branches)
     levels = max(_depth(branch) for branch in branches)
@@ -103,7 +104,7 @@ def _put(branch: Branch, at: float, level: int, where: dict[str, Place]) -> floa
     return max(at, first + 1) + GAPS.get(kind_of(branch.node), 0.0)
 
 
-def _draw_links(axis: Any, graph: nx.Graph, where: Mapping[str, Place]) -> None:
+def _draw_links(axis: Any, graph: "nx.Graph", where: Mapping[str, Place]) -> None:
     from matplotlib.patches import FancyArrowPatch
 
     tree = spanning_tree(graph)
@@ -118,7 +119,7 @@ def _draw_links(axis: Any, graph: nx.Graph, where: Mapping[str, Place]) -> None:
         axis.add_patch(line)
 
 
-def _draw_nodes(axis: Any, graph: nx.Graph, where: Mapping[str, Place]) -> None:
+def _draw_nodes(axis: Any, graph: "nx.Graph", where: Mapping[str, Place]) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     for node, (x, y) in where.items():
@@ -142,7 +143,7 @@ def _draw_devices(axis: Any, cluster: Cluster, where: Mapping[str, Place], y: fl
         axis.text(sum(xs) / len(xs), y, f"{len(xs)} x {name}", ha="center", va="center", fontsize=9)
 
 
-def _draw_legend(figure: Any, graph: nx.Graph, where: Mapping[str, Place]) -> None:
+def _draw_legend(figure: Any, graph: "nx.Graph", where: Mapping[str, Place]) -> None:
     from matplotlib.lines import Line2D
 
     entries = dict(sorted(_legend(graph, where), key=lambda entry: list(COLOURS).index(entry[1])))
@@ -150,7 +151,7 @@ def _draw_legend(figure: Any, graph: nx.Graph, where: Mapping[str, Place]) -> No
     figure.legend(lines, list(entries), loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
 
-def _legend(graph: nx.Graph, where: Mapping[str, Place]) -> Iterator[tuple[str, LinkKind | None]]:
+def _legend(graph: "nx.Graph", where: Mapping[str, Place]) -> Iterator[tuple[str, LinkKind | None]]:
     for *ends, kind in graph.edges(data="kind"):
         low, high = sorted(ends, key=lambda node: abs(where[node][1]))
         kinds = " - ".join(NAMES.get(kind_of(node), kind_of(node)) for node in (low, high))

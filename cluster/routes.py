@@ -9,14 +9,17 @@ one. A way is then the best of four: straight; over the source's host; over the 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import dijkstra
 
 from halocast.cluster.machine import LinkKind
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,7 +33,7 @@ Reach = tuple[Floats, Ints]  # what each node costs from a start, and the node b
 class Router:
     """Searches over a graph that does not change any more; `homes` has the host of each device."""
 
-    def __init__(self, graph: nx.DiGraph, homes: Mapping[str, str]) -> None:
+    def __init__(self, graph: "nx.DiGraph", homes: Mapping[str, str]) -> None:
         self._number = {node: k for k, node in enumerate(graph)}
         self._home = np.array([self._number.get(homes.get(node, ""), NOWHERE) for node in graph])
         ends = np.array([node.startswith(ENDPOINTS) for node in graph], dtype=bool)
@@ -105,7 +108,7 @@ class Router:
         return np.stack(columns[::-1], axis=1) if columns else np.empty((len(ends), 0), dtype=np.int64)
 
 
-def leaves_host(graph: nx.DiGraph, a: str, b: str) -> bool:
+def leaves_host(graph: "nx.DiGraph", a: str, b: str) -> bool:
     """Whether a link goes onto the network from a node that has links of other kinds, or is an endpoint."""
     if graph.edges[a, b]["kind"] != LinkKind.NETWORK:
         return False

@@ -9,8 +9,8 @@ own, so both directions exist separately.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,17 @@ from halocast.base.errors import InputError
 from halocast.cluster.machine import Cluster, Link, LinkKind, Nic, Nvlink, Pcie, Per, Transport
 from halocast.cluster.routes import NO_LINK, Ints, Router
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 PROBE_BYTES = 1e6
 Route = tuple[int, ...]
+
+
+def _no_links() -> "nx.DiGraph":
+    import networkx as nx  # a third of a second that only this needs
+
+    return nx.DiGraph()
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +37,7 @@ class Topology:
 
     name: str
     homes: Mapping[str, str] = field(default_factory=dict)  # the host of each device
-    graph: nx.DiGraph = field(default_factory=nx.DiGraph)
+    graph: "nx.DiGraph" = field(default_factory=_no_links)
     names: list[str] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
     latency_s: list[float] = field(default_factory=list)
@@ -194,6 +203,8 @@ def place(node: str) -> str:
 
 
 def _require_trees(topology: Topology) -> None:
+    import networkx as nx  # a third of a second that only this needs
+
     pcie = nx.Graph()
     pcie.add_edges_from(
         (place(a), place(b)) for a, b, kind in topology.graph.edges(data="kind") if kind == LinkKind.PCIE

@@ -251,7 +251,7 @@ def _left(groups: tuple[str, ...], done: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TimedRun:
     """A scenario whose ops are timed; lanes take turns, so that nothing else has their core. Small graphs show what
     handlers cost, large ones what caches do."""
 
@@ -266,23 +266,23 @@ class Sample:
 CHUNKS = ("method.name=gnnpipe", "method.chunks=6", "method.freeze=3")
 DRAWS = ("method.name=bns", "method.rate=0.3")  # graphs built anew
 SAMPLES = (
-    Sample("sage", 6000, 20, 64),
-    Sample("gcn", 1500, 10, 32),
-    Sample("sage", 1500, 10, 32),
-    Sample("gcn", 15000, 15, 64),
-    Sample("gcn", 8000, 16, 48, CHUNKS, alone=True),
-    Sample("sage", 4000, 25, 32, DRAWS),
-    Sample("gcn", 9000, 15, 64, DRAWS),
-    Sample("gat", 6000, 20, 64),
-    Sample("gcnii", 6000, 20, 64),
-    Sample("sage", 20000, 20, 128),
-    Sample("sage", 3000, 60, 32, CHUNKS, alone=True),
-    Sample("gcn", 4000, 60, 96),
+    TimedRun("sage", 6000, 20, 64),
+    TimedRun("gcn", 1500, 10, 32),
+    TimedRun("sage", 1500, 10, 32),
+    TimedRun("gcn", 15000, 15, 64),
+    TimedRun("gcn", 8000, 16, 48, CHUNKS, alone=True),
+    TimedRun("sage", 4000, 25, 32, DRAWS),
+    TimedRun("gcn", 9000, 15, 64, DRAWS),
+    TimedRun("gat", 6000, 20, 64),
+    TimedRun("gcnii", 6000, 20, 64),
+    TimedRun("sage", 20000, 20, 128),
+    TimedRun("sage", 3000, 60, 32, CHUNKS, alone=True),
+    TimedRun("gcn", 4000, 60, 96),
 )
 QUICK_SAMPLES = 7
 # Ranks that hardly ever wait for each other, two on each core.
 IN_TURNS = tuple(
-    Sample(model, nodes, degree, 64, ("method.name=digest", "method.interval=1000"))
+    TimedRun(model, nodes, degree, 64, ("method.name=digest", "method.interval=1000"))
     for model, nodes, degree in (("sage", 4000, 12), ("gcn", 1500, 60), ("gcn", 6000, 15))
 )
 MOST_CORES = 8  # for whose double number of ranks there is memory
@@ -309,7 +309,7 @@ def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
             yield _in_turns(_workload(made, sample, 2 * made.cores, say), made.cores)
 
 
-def _workload(made: Made, sample: Sample, ranks: int, say: Say) -> Workload:
+def _workload(made: Made, sample: TimedRun, ranks: int, say: Say) -> Workload:
     say(f"ops: {sample.model} on {sample.nodes:,} nodes, {ranks} rank{'s' * (ranks > 1)}")
     chosen = [
         f"graph.nodes={sample.nodes * ranks}",

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any, ClassVar
 
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
 from halocast.graph.graph import Graph
 from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
+from halocast.reports.table import seconds, size
 from halocast.schedule.ir import Schedule
 from halocast.schedule.passes import Rare, hyperperiod, spread_rare, steady_epochs
 from halocast.schedule.trace import Trace
@@ -19,18 +21,34 @@ from halocast.sim.network.queued import SHARED_RANKS
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster as scenario_cluster
 from halocast.study.scenario import Scenario
+from halocast.study.showable import Showable
 from halocast.study.workload import Say, Workload, prepare, silent
 
 LARGEST = 6  # contributors to memory that a summary names
 DRAWN_EPOCHS = 16  # more, where delays differ from epoch to epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prediction:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Prediction(Showable):
+    """A simulated scenario: its schedule and sizes, the cluster, every span, and the figures of a steady epoch."""
+
+    columns: ClassVar[tuple[str, ...]] = (
+        *("method", "cluster", "ranks", "epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s", "bytes_total"),
+        *("memory_bytes", "fits"),
+    )
     workload: Workload
     cluster: Cluster
     trace: Trace
     summary: Summary
+
+    def line(self) -> str:
+        summary, memory = self.summary, self.summary.device_memory
+        fits = "fits" if memory.fits else "DOES NOT FIT"
+        where = f"{summary.method} on {summary.ranks} x {summary.cluster}"
+        return f"{where}: {seconds(summary.epoch_s)} an epoch, {size(memory.memory_bytes)} of device memory, {fits}"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [self.summary.plain_figures()]
 
 
 def predict(

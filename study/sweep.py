@@ -8,26 +8,24 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.methods import METHODS
 from halocast.reports.summary import Summary
 from halocast.study.pool import open_pool
+from halocast.study.queries import Progress, Query, complete, query_of
 from halocast.study.results import ResultFile, State, Stored
-from halocast.study.runs import Job, Progress, complete, job_of
 from halocast.study.scenario import SECTIONS, Scenario, parse_override, set_key, tables_of
-
-if TYPE_CHECKING:
-    import pandas as pd
+from halocast.study.showable import Showable
 
 MOST_COMBINATIONS = 1_000_000  # a slip would fill the memory
 Values = dict[str, Any]  # by varied key, as section.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SweepRow:
     """One combination: the values it varies, and its figures or why there are none."""
 
     values: Values
@@ -42,21 +40,22 @@ class Row:
         return {**self.values, "state": str(self.state), **figures, "reason": self.reason}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sweep(Showable):
     """All rows of a sweep, in the order of its combinations: the last key varies fastest."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
 
     @property
-    def done(self) -> tuple[Row, ...]:
+    def done(self) -> tuple[SweepRow, ...]:
+        """The rows that have figures."""
         return tuple(row for row in self.rows if row.state is State.DONE)
 
-    def frame(self) -> "pd.DataFrame":
-        """A pandas frame with a row per combination: `Row.flat` of each."""
-        import pandas as pd  # half a second that only this needs
+    def line(self) -> str:
+        return f"{len(self.rows)} combinations of {', '.join(self.rows[0].values)}, {len(self.done)} predicted"
 
-        return pd.DataFrame([row.flat() for row in self.rows])
+    def records(self) -> list[dict[str, Any]]:
+        return [row.flat() for row in self.rows]
 
 
 def sweep(
@@ -83,7 +82,7 @@ def sweep(
     return Sweep(rows=tuple(_row(values, job, found[job.key]) for values, job in combinations))
 
 
-def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Values, Job]]:
+def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Values, Query]]:
     """Every combination of the values, as a job."""
     places = [key_place(key) for key in vary]
     num = 1
@@ -97,7 +96,7 @@ def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Ite
             if (section, key) == ("method", "name"):
                 _change_method(made, value, vary)
             set_key(made, section, key, value)
-        yield dict(zip(vary, chosen, strict=True)), job_of(made)
+        yield dict(zip(vary, chosen, strict=True)), query_of(made)
 
 
 def _change_method(tables: dict[str, Any], name: Any, vary: Mapping[str, Any]) -> None:
@@ -107,7 +106,7 @@ def _change_method(tables: dict[str, Any], name: Any, vary: Mapping[str, Any]) -
         tables["method"] = {key: value for key, value in table.items() if f"method.{key}" in vary}
 
 
-def require_some_legal(jobs: Sequence[Job]) -> None:
+def require_some_legal(jobs: Sequence[Query]) -> None:
     """If no combination is legal, the first reason is the user's mistake."""
     if all(job.reason for job in jobs):
         raise InputError(f"none of {len(jobs)} combinations is legal; the first: {jobs[0].reason}")
@@ -156,8 +155,10 @@ def _records(section: str) -> list[type[Any]]:
     return [type(getattr(Scenario(), section))]
 
 
-def _row(values: Values, job: Job, stored: Stored) -> Row:
-    return Row(values=values, state=stored.state, figures=stored.summary, reason=stored.reason, scenario=job.tables)
+def _row(values: Values, job: Query, stored: Stored) -> SweepRow:
+    return SweepRow(
+        values=values, state=stored.state, figures=stored.summary, reason=stored.reason, scenario=job.tables
+    )
 
 
 @contextmanager

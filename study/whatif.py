@@ -14,9 +14,10 @@ from halocast.base.records import require
 from halocast.reports.summary import Summary
 from halocast.study.clusters import scenario_cluster
 from halocast.study.pool import open_pool
+from halocast.study.queries import Progress, complete, query_of
 from halocast.study.results import ResultFile, Stored
-from halocast.study.runs import Progress, complete, job_of
 from halocast.study.scenario import ClusterSection, Scenario, build_scenario, set_key, tables_of
+from halocast.study.showable import Showable
 from halocast.study.sweep import is_whole, key_place, result_path
 
 POINTS = 9  # of a curve, before it is bisected
@@ -38,9 +39,20 @@ class Gain:
         """How many times as fast the epoch is then."""
         return self.before_s / self.figures.epoch_s if self.figures else None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The gain with plain values only."""
+        figures = self.figures
+        return {
+            "resource": self.resource,
+            "epoch_s": figures and figures.epoch_s,
+            "speedup": self.speedup,
+            "fits": figures and figures.fits,
+            "reason": self.reason,
+        }
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class WhatIf(Showable):
     """The scenario as it is, and its gains, the largest first."""
 
     figures: Summary
@@ -49,6 +61,16 @@ class WhatIf:
     @property
     def bottleneck(self) -> Gain:
         return self.gains[0]
+
+    def line(self) -> str:
+        now = f"{self.figures.method} on {self.figures.ranks} x {self.figures.cluster}: {self.figures.epoch_s:.3g} s"
+        return (
+            f"{now} an epoch; twice the {self.bottleneck.resource}: {self.bottleneck.speedup or 1.0:.2f} times as fast"
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row per resource that was doubled, what helps most first."""
+        return [gain.as_dict() for gain in self.gains]
 
 
 Change = Callable[[Scenario], ClusterSection]
@@ -79,7 +101,7 @@ def whatif(
 ) -> WhatIf:
     """Double each resource in turn; what shortens the epoch most comes first, what cannot be doubled last."""
     named = {"": scenario, **{what: replace(scenario, cluster=change(scenario)) for what, change in DOUBLED.items()}}
-    made = {what: job_of(tables_of(one)) for what, one in named.items()}
+    made = {what: query_of(tables_of(one)) for what, one in named.items()}
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
         found = complete(file, made.values(), pool, progress)
     stored = found[made[""].key]
@@ -126,7 +148,7 @@ def break_even(
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
 
         def epochs(values: Sequence[float]) -> list[tuple[float, float]]:
-            made = [[job_of(_tables(scenario, method, key, x)) for method in methods] for x in values]
+            made = [[query_of(_tables(scenario, method, key, x)) for method in methods] for x in values]
             found = complete(file, [job for both in made for job in both], pool)
             return [
                 (_epoch(found[a.key], key, x), _epoch(found[b.key], key, x))

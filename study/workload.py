@@ -22,7 +22,7 @@ SYNTHETIC = "synthetic"
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Workload:
     """What both interpreters need; graph and assignment are there when the sizes come from data."""
 

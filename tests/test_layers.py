@@ -34,8 +34,6 @@ TORCH = {
     "models/attention.py",
     "cli/doctor.py",
 }
-# to be emptied as the packages concerned rename theirs
-STILL_TWO_THINGS: set[str] = {"Job", "Sample"}
 
 
 def sources() -> Iterator[tuple[str, str]]:
@@ -114,7 +112,7 @@ def classes() -> dict[str, set[str]]:
 
 def test_a_class_name_means_one_thing_across_packages() -> None:
     """Every method has its own Options, but all in one package."""
-    assert {name for name, packages in classes().items() if len(packages) > 1} == STILL_TWO_THINGS
+    assert {name: packages for name, packages in classes().items() if len(packages) > 1} == {}
 
 
 @pytest.mark.parametrize(("path", "package"), list(sources()))

@@ -9,12 +9,10 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.study.plan import plan
+from halocast.study.plan import Aim, Goal, RankedPlan, candidates, plan
 from halocast.study.predict import predict
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
-from halocast.study.search import Aim, Goal, Plan
-from halocast.study.space import candidates
 
 BASE = ["graph.dataset=reddit", "model.hidden=32", "model.layers=2"]
 SPACE = PlanSection(
@@ -43,7 +41,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def labels(plan: Plan) -> list[list[str]]:
+def labels(plan: RankedPlan) -> list[list[str]]:
     """The best choice of each method, and on each cluster."""
     kinds = (plan.best_by(lambda one: one.method), plan.best_by(lambda one: one.cluster))
     return [[choice.candidate.label for choice in found.values()] for found in kinds]

@@ -15,8 +15,8 @@ import pytest
 from halocast.base.errors import InputError
 from halocast.cli import run
 from halocast.study.predict import predict
+from halocast.study.queries import query_of
 from halocast.study.results import State
-from halocast.study.runs import job_of
 from halocast.study.scenario import load_scenario, load_tables
 from halocast.study.sweep import combine, parse_vary, sweep
 
@@ -104,20 +104,20 @@ def test_options_of_the_scenarios_method_do_not_follow_another_method() -> None:
 
 
 def test_equal_scenarios_are_one_job_and_a_changed_cluster_file_is_another(tmp_path: Path) -> None:
-    assert job_of({}).key == job_of({"method": {"name": "vanilla"}, "run": {"seed": 0}}).key
-    assert job_of({}).key != job_of({"run": {"seed": 1}}).key
+    assert query_of({}).key == query_of({"method": {"name": "vanilla"}, "run": {"seed": 0}}).key
+    assert query_of({}).key != query_of({"run": {"seed": 1}}).key
     machines = Path(__file__).parents[1] / "cluster" / "machines"
     file = tmp_path / "mine.toml"
     file.write_text((machines / "cpu-local.toml").read_text(encoding="utf-8"), encoding="utf-8")
-    before = job_of({"cluster": {"file": str(file)}}).key
+    before = query_of({"cluster": {"file": str(file)}}).key
     file.write_text(file.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
-    assert job_of({"cluster": {"file": str(file)}}).key != before
+    assert query_of({"cluster": {"file": str(file)}}).key != before
 
 
 def test_another_version_of_the_predicting_code_has_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = job_of({}).key
+    before = query_of({}).key
     monkeypatch.setattr("halocast.study.version.prediction_version", lambda: "0.1.0+other")
-    assert job_of({}).key != before
+    assert query_of({}).key != before
 
 
 def killed_after(path: Path, num: int, num_done: int, moment_s: float) -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from halocast.calibrate.profile import FitTable, Overhead, calibrated, load_profile
 from halocast.cluster.catalogue import load_cluster
-from halocast.study.plan import plan
+from halocast.study.plan import RankedPlan, plan
 from halocast.study.predict import predict, predict_on
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
-from halocast.study.search import Plan
 from halocast.study.workload import prepare
 from halocast.study.worlds import WorldSection
 
@@ -68,7 +67,7 @@ def test_no_epoch_of_ranks_that_share_cores_is_shorter_than_its_bound(profile: P
     assert 0 < bound_s(workload.schedule, cluster, asked.world.world) <= epoch_s
 
 
-def labels(plan: Plan) -> list[str]:
+def labels(plan: RankedPlan) -> list[str]:
     return [f"{choice.candidate.label}: {choice.epoch_s:.3f} s" for choice in plan.best_of_groups()]
 
 

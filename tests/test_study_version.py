@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from halocast.study.queries import query_of
 from halocast.study.results import ResultFile, State
-from halocast.study.runs import job_of
 from halocast.study.version import fingerprint_of, package_files, prediction_version
 
 ROOT = Path(__file__).parents[1]
@@ -71,10 +71,10 @@ def project_packages(project: dict[str, dict[str, dict[str, list[str]]]]) -> lis
 def test_rows_of_another_version_are_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {"graph": {"dataset": "cora"}}
     with ResultFile(tmp_path / "r.sqlite") as file:
-        old = job_of(tables)
+        old = query_of(tables)
         file.add([(old.key, old.tables)])
         file.finish(old.key, State.DONE, {"epoch_s": 1.0}, 0.1)
         monkeypatch.setattr("halocast.study.version.prediction_version", lambda: f"{prediction_version()}-changed")
-        new = job_of(tables)
+        new = query_of(tables)
         assert file.finished([old.key])[old.key].figures == {"epoch_s": 1.0}
         assert file.finished([new.key]) == {}

@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]  # finished, of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Query:
     """A scenario to predict: its tables with all defaults, or as far as they go and why they are not legal."""
 
     key: str
@@ -26,20 +26,20 @@ class Job:
     reason: str = ""
 
 
-def job_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Job:
+def query_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Query:
     """Equal scenarios are equal jobs, whichever of their keys were left at a default."""
     raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
     try:
         whole: Tables = dict(tables_of(build_scenario(raw, "scenario")))
     except InputError as error:
-        return Job(key=scenario_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
+        return Query(key=scenario_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
     whole.pop("plan")
     asked = whole if task == PREDICT else {**whole, "task": task}
-    return Job(key=scenario_key(asked), tables=asked)
+    return Query(key=scenario_key(asked), tables=asked)
 
 
 def complete(
-    file: ResultFile, jobs: Iterable[Job], pool: Pool, progress: Progress = lambda done, of: None
+    file: ResultFile, jobs: Iterable[Query], pool: Pool, progress: Progress = lambda done, of: None
 ) -> dict[str, Stored]:
     """The results of all jobs by key; those that others claim are waited for."""
     todo = {job.key: job for job in jobs}
