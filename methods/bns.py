@@ -16,7 +16,8 @@ from halocast.graph.inclusion import Even, Expected
 from halocast.graph.sampling import drawn_counts
 from halocast.methods import vanilla
 from halocast.methods.common import PartOps
-from halocast.methods.sampled import DRAWN, SampledPart, drawn_matrices, smaller, unsampled
+from halocast.methods.sampled import DRAWN, SampledEpoch, drawn_matrices, smaller, unsampled
+from halocast.methods.skeleton import After, assemble, meta_of, parts_of
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Matrix, Numbers, Op, Schedule
 
@@ -42,22 +43,15 @@ class Options:
 
 def bns(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     if unsampled(halo, spec):
-        made = vanilla.vanilla(halo, spec, vanilla.Options(), numbers)
-        return replace(made, meta=(("method", "bns"), ("sizes", halo.source)))
+        return replace(vanilla.vanilla(halo, spec, vanilla.Options(), numbers), meta=meta_of("bns", halo))
     rows = drawn_counts(halo.matrix, options.rate)
     dropped = _dropped(halo, rows)
     matrices: tuple[Matrix, ...] = (Matrix(DRAWN, rows),)
     if options.what is not What.NODES:
         matrices = drawn_matrices(_kept_rows(halo, dropped, options.what), halo.matrix)
     some = smaller(halo, matrices[0].counts, halo.num_edges - dropped)
-    parts = [_part(rank, halo, some, spec, options, numbers) for rank in range(halo.num_parts)]
-    return Schedule(
-        num_ranks=halo.num_parts,
-        matrices=matrices,
-        buffers=tuple(buffer for part in parts for buffer in part.buffers()),
-        ops=tuple(op for part in parts for op in _rank_ops(part)),
-        meta=(("method", "bns"), ("sizes", halo.source)),
-    )
+    epochs = [_epoch(full, some, options) for full in parts_of(halo, spec, numbers)]
+    return assemble(epochs, meta_of("bns", halo), matrices)
 
 
 def _dropped(halo: Halo, rows: Ints) -> Reals:
@@ -72,11 +66,11 @@ def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
     return halo.expected_rows([Even(share) for share in keep.tolist()])
 
 
-def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, numbers: Numbers) -> SampledPart:
+def _epoch(full: PartOps, some: Halo, options: Options) -> "_Sampled":
     words = {What.NODES: (), What.EDGES: (("of", "cut"),), What.DROPEDGE: (("of", "all"),)}
-    return SampledPart(
-        full=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers),
-        part=PartOps(rank=rank, halo=some, spec=spec, numbers=numbers),
+    return _Sampled(
+        full=full,
+        part=replace(full, halo=some),
         draw="sample_rows" if options.what is What.NODES else "sample_drop",
         params=(("rate", repr(options.rate)), ("seed", str(options.seed)), *words[options.what]),
         by_receiver=options.what is not What.NODES,
@@ -84,20 +78,17 @@ def _part(rank: int, halo: Halo, some: Halo, spec: ModelSpec, options: Options, 
     )
 
 
-def _rank_ops(sampled: SampledPart) -> list[Op]:
+@dataclass(frozen=True, kw_only=True)
+class _Sampled(SampledEpoch):
     """As vanilla, after the draw; the graph is rebuilt when a layer needs it first."""
-    part, layers = sampled.part, range(sampled.part.spec.layers)
-    ops = [sampled.sample(()), sampled.exchange_ids()]
-    first = next(layer for layer in layers if part.exchanges(layer))
-    for layer in layers:
-        if part.exchanges(layer):
-            ops.append(sampled.exchange(layer, ((f"forward.{layer - 1}", 0),) if layer else ()))
-        if layer == first:
-            ops.append(sampled.rebuild())
-        ops.append(sampled.forward(layer))
-    ops.append(part.loss())
-    for layer in reversed(layers):
-        ops.append(sampled.backward(layer))
-        if part.returns(layer):
-            ops.append(sampled.exchange_grad(layer))
-    return [*ops, part.allreduce((("backward.0", 0),)), part.step((("allreduce", 0),))]
+
+    def begin(self) -> list[Op]:
+        return [self.sample(()), self.exchange_ids()]
+
+    def rows_made(self, layer: int) -> After:
+        """Features wait for the draw alone, which is this epoch's."""
+        return super().rows_made(layer) if layer else ()
+
+    def fetch(self, layer: int) -> list[Op]:
+        first = layer == self.part.spec.exchanged_layers[0]
+        return [*super().fetch(layer), self.rebuild()] if first else super().fetch(layer)

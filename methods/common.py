@@ -28,8 +28,9 @@ def ir_kernels(kernels: Kernels, numbers: Numbers = Numbers.FLOAT32) -> tuple[Ke
     return tuple(Kernel(kind, dims, numbers.master if kind in IN_MASTER else numbers) for kind, dims in kernels)
 
 
-def halo_matrix(halo: Halo) -> Matrix:
-    return Matrix(HALO_MATRIX, halo.matrix)
+def halo_matrices(halo: Halo) -> tuple[Matrix, ...]:
+    """The matrix of all halo rows; a single part has none."""
+    return (Matrix(HALO_MATRIX, halo.matrix),) if halo.num_parts > 1 else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +187,8 @@ class PartOps:
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Everything the rank holds: what stays (features, topology, weights) and what an epoch makes."""
-        made = [*self._kept_buffers()]
-        for layer in range(self.spec.layers + 1):
-            made += self._layer_buffers(layer)
-        return tuple(made)
+        layers = range(self.spec.layers + 1)
+        return (*self._kept_buffers(), *(buffer for layer in layers for buffer in self._layer_buffers(layer)))
 
     def _kept_buffers(self) -> list[Buffer]:
         size, spec = self.size, self.spec
@@ -234,23 +233,23 @@ class PartOps:
     def _layer_buffers(self, layer: int) -> list[Buffer]:
         size, spec = self.size, self.spec
         row = spec.widths[layer] * self.itemsize
-        made: list[tuple[str, int, Rows, Role]] = []
+        held: list[tuple[str, int, Rows, Role]] = []
         if layer > 0:
             role = Role.FIRST if layer == 1 and spec.mixes_first(layer) else Role.ROWS
-            made += [
+            held += [
                 (f"h.{layer}", size.num_inner * row, Rows.INNER, role),
                 (f"gh.{layer}", size.num_inner * row, Rows.INNER, Role.GRAD),
             ]
         if layer == 1 and spec.mixes_first(layer):
-            made.append(("gfirst", size.num_inner * row, Rows.INNER, Role.FIRST_GRAD))
+            held.append(("gfirst", size.num_inner * row, Rows.INNER, Role.FIRST_GRAD))
         if layer < spec.layers:
             kept_bytes = arithmetic.kept_bytes(spec, layer, size, self.itemsize)
-            made.append((f"keep.{layer}", kept_bytes, Rows.NONE, Role.NONE))
+            held.append((f"keep.{layer}", kept_bytes, Rows.NONE, Role.NONE))
         if layer < spec.layers and self.exchanges(layer):
-            made.append((f"halo.{layer}", size.num_halo * row, Rows.HALO, Role.ROWS))
+            held.append((f"halo.{layer}", size.num_halo * row, Rows.HALO, Role.ROWS))
         if layer < spec.layers and self.returns(layer):
-            made += [
+            held += [
                 (f"ghalo.{layer}", size.num_halo * row, Rows.HALO, Role.GRAD),
                 (f"gsent.{layer}", self.num_sent * row, Rows.SENT, Role.GRAD),
             ]
-        return [self._buffer(*buffer) for buffer in made]
+        return [self._buffer(*buffer) for buffer in held]

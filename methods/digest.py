@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
-from halocast.methods.common import PartOps
+from halocast.methods.skeleton import After, Epoch, assemble, meta_of, parts_of
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import (
     NO_BOUND,
@@ -63,19 +63,12 @@ def digest_a(halo: Halo, spec: ModelSpec, options: AsyncOptions, numbers: Number
 
 
 def _schedule(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers, name: str) -> Schedule:
-    parts = [
-        _Part(part=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers, through_store=True), options=options)
-        for rank in range(halo.num_parts)
-    ]
-    return Schedule(
-        num_ranks=halo.num_parts,
-        buffers=(*_store(parts[0]), *(buffer for part in parts for buffer in part.part.buffers())),
-        ops=tuple(op for part in parts for op in part.ops()),
-        meta=(("method", name), ("sizes", halo.source)),
-    )
+    parts = parts_of(halo, spec, numbers, through_store=True)
+    epochs = [_Stored(part=part, options=options) for part in parts]
+    return assemble(epochs, meta_of(name, halo), shared=_store(epochs[0]))
 
 
-def _store(first: "_Part") -> list[Buffer]:
+def _store(first: "_Stored") -> list[Buffer]:
     """Rows of all nodes for every layer that pulls, and the weights where ranks run freely.
 
     Ranks that push and pull in every epoch need room for two epochs: a fast one pushes before a slow one has pulled
@@ -95,9 +88,10 @@ def _store(first: "_Part") -> list[Buffer]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    part: PartOps
+@dataclass(frozen=True, kw_only=True)
+class _Stored(Epoch):
+    """One rank's epoch: rows come from the store and go there, and every rank steps by itself."""
+
     options: Options
 
     @property
@@ -106,35 +100,26 @@ class _Part:
         return isinstance(self.options, AsyncOptions) and not self.part.alone
 
     @property
-    def begins(self) -> tuple[tuple[str, int], ...]:
+    def begins(self) -> After:
         """What an epoch waits for: the weights."""
         if self.part.alone:
             return ()
         return (("fetch", 0),) if self.free else (("average", 1),)
 
-    def ops(self) -> list[Op]:
-        part = self.part
-        ops = [self._fetch()] if self.free else []
-        for layer in range(part.spec.layers):
-            ops += self._layer(layer)
-        ops.append(self._loss())
-        ops += [part.backward(layer) for layer in reversed(range(part.spec.layers))]
-        ops.append(part.step())
-        if not part.alone:
-            ops.append(self._deliver() if self.free else self._average())
-        return ops
+    def begin(self) -> list[Op]:
+        return [self._fetch()] if self.free else []
 
-    def _layer(self, layer: int) -> list[Op]:
-        """Pull beside the layer before, forward, push beside the layer after."""
-        part, waits = self.part, self.begins if layer == 0 else ()
-        ops = []
-        if part.exchanges(layer):
-            ops.append(self._pull(layer))
-            waits = (*waits, (f"pull.{layer}", 0))
-        ops.append(part.forward(layer, waits))
-        if layer + 1 < part.spec.layers and part.exchanges(layer + 1):
-            ops.append(self._push(layer + 1))
-        return ops
+    def fetch(self, layer: int) -> list[Op]:
+        """Own rows into the store beside the layer, and halo rows out of it beside the layer before."""
+        return [self._push(layer), self._pull(layer)] if self.part.exchanges(layer) else []
+
+    def forward(self, layer: int) -> Op:
+        pulled = ((f"pull.{layer}", 0),) if self.part.exchanges(layer) else ()
+        return self.part.forward(layer, (*(self.begins if layer == 0 else ()), *pulled))
+
+    def end(self) -> list[Op]:
+        shared = [] if self.part.alone else [self._deliver() if self.free else self._average()]
+        return [self.part.step(), *shared]
 
     def _pull(self, layer: int) -> Op:
         """What was pushed up to the epoch before; synchronous ranks have all pushed by the time they averaged."""
@@ -174,16 +159,16 @@ class _Part:
         )
 
     @property
-    def _ends(self) -> tuple[tuple[str, int], ...]:
+    def _ends(self) -> After:
         """What an epoch's end waits for: whoever sees the weights that come of it also finds the rows pushed in it."""
         layers = [layer for layer in range(1, self.part.spec.layers) if self.part.exchanges(layer)]
         return (("step", 0), *((f"push.{layer}", 0) for layer in layers))
 
-    def _loss(self) -> Op:
+    def loss(self) -> list[Op]:
         """Of the rank's own train nodes on average, not its share of the global one: it steps by itself."""
         op, train = self.part.loss(), self.part.halo.num_train
         own = int(train[self.part.rank])
-        return replace(op, work=replace(op.work, scale=float(train.sum()) / own)) if own else op
+        return [replace(op, work=replace(op.work, scale=float(train.sum()) / own)) if own else op]
 
     @property
     def _share(self) -> float:
@@ -197,7 +182,7 @@ class _Part:
         lane: Lane,
         work: Payload,
         moves: tuple[str, str],
-        after: tuple[tuple[str, int], ...],
+        after: After,
     ) -> Op:
         return Op(
             name=name,

@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
-from halocast.methods.common import PartOps, halo_matrix
+from halocast.methods.common import halo_matrices
+from halocast.methods.skeleton import Epoch, assemble, meta_of, parts_of
 from halocast.models import arithmetic
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Buffer, Lane, Numbers, Op, Rows, Schedule
@@ -30,7 +31,14 @@ class Smooth(StrEnum):
     BOTH = "gf"
 
 
-SUFFIX: Mapping[Smooth, str] = MappingProxyType({one: "" if one is Smooth.NONE else f"-{one}" for one in Smooth})
+class Lanes(StrEnum):
+    """How many exchanges may be under way at once."""
+
+    ONE = "one"  # of rows one, of gradients one; the paper's second stream
+    LAYER = "layer"  # those of all layers: the released code has a thread for each
+
+
+SUFFIX: Mapping[Smooth, str] = MappingProxyType({what: "" if what is Smooth.NONE else f"-{what}" for what in Smooth})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,7 @@ class Options:
     smooth: Smooth = Smooth.NONE
     gamma: float = 0.95  # of the running mean: mean <- gamma mean + (1 - gamma) received
     warmup: Warmup = Warmup.ZEROS
+    lanes: Lanes = Lanes.ONE
 
     def __post_init__(self) -> None:
         require(self.lag >= 0, f"lag = {self.lag}: needs to be at least 0")
@@ -61,84 +70,65 @@ class OptionsGF(Options):
 
 
 def pipegcn(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
-    parts = [
-        _Pipelined(part=PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers), options=options)
-        for rank in range(halo.num_parts)
-    ]
-    return Schedule(
-        num_ranks=halo.num_parts,
-        matrices=(halo_matrix(halo),) if halo.num_parts > 1 else (),
-        buffers=tuple(buffer for part in parts for buffer in part.buffers()),
-        ops=tuple(op for part in parts for op in part.ops()),
-        meta=(("method", "pipegcn" + SUFFIX[options.smooth]), ("sizes", halo.source)),
-    )
+    """The skeleton with a lag, gradients beside rows, and running means of what arrives."""
+    epochs = [_Pipelined(part=part, lag=options.lag, options=options) for part in parts_of(halo, spec, numbers)]
+    return assemble(epochs, meta_of("pipegcn" + SUFFIX[options.smooth], halo), halo_matrices(halo))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pipelined:
-    part: PartOps
+@dataclass(frozen=True, kw_only=True)
+class _Pipelined(Epoch):
     options: Options
 
-    def ops(self) -> list[Op]:
-        part = self.part
-        ops: list[Op] = []
-        for layer in range(part.spec.layers):
-            ops += self._layer(layer)
-        ops.append(part.loss())
-        for layer in reversed(range(part.spec.layers)):
-            ops += self._layer_back(layer)
-        if not part.alone:
-            ops.append(part.allreduce((("backward.0", 0),)))
-        ops.append(part.step((("allreduce", 0),) if not part.alone else ()))
-        return ops
+    def fetch(self, layer: int) -> list[Op]:
+        """Rows on their way to a later epoch and, if they are smoothed, the mean of those that have come."""
+        sent = [replace(op, lane=self._lane(Lane.HALO, layer)) for op in super().fetch(layer)]
+        if sent and self._smooths(layer, Smooth.FEATURES):
+            return [*sent, self._smooth(f"smooth.{layer}", f"halo.{layer}", self.part.size.num_halo, sent[0])]
+        return sent
 
-    def _layer(self, layer: int) -> list[Op]:
-        part, lag = self.part, self.options.lag
-        if not part.exchanges(layer):
-            return [part.forward(layer)]
-        sent = part.exchange(layer, ((f"forward.{layer - 1}", 0),) if layer else (("step", 1),))
-        if not self._smooths(layer, Smooth.FEATURES):
-            return [sent, part.forward(layer, ((sent.name, lag),))]
-        mean = self._smooth(f"smooth.{layer}", f"halo.{layer}", part.size.num_halo, layer, (sent.name, lag))
-        return [sent, mean, _instead(part.forward(layer), f"halo.{layer}")]
+    def forward(self, layer: int) -> Op:
+        op = super().forward(layer)
+        return _instead(op, f"halo.{layer}") if self._smooths(layer, Smooth.FEATURES) else op
 
-    def _layer_back(self, layer: int) -> list[Op]:
-        """Backward of a layer, after adding what came back for its output rows; then its own halo's gradients leave."""
-        part, lag = self.part, self.options.lag
-        above, ops = layer + 1, []
-        if not part.returns(above):
-            ops.append(part.backward(layer))
-        elif self._smooths(above, Smooth.GRADIENTS):
-            came = (f"exchange_grad.{above}", lag)
-            ops.append(self._smooth(f"smooth_grad.{above}", f"gsent.{above}", part.num_sent, above, came))
-            ops.append(_instead(part.backward(layer), f"gsent.{above}"))
-        else:
-            ops.append(part.backward(layer, ((f"exchange_grad.{above}", lag),)))
-        if part.returns(layer):
-            sent = part.exchange_grad(layer, ((f"backward.{layer}", 0),))
-            ops.append(replace(sent, lane=Lane.GRAD))  # rows and gradients do not wait for each other
-        return ops
+    def backward(self, layer: int) -> Op:
+        op, above = super().backward(layer), layer + 1
+        return _instead(op, f"gsent.{above}") if self._smooths(above, Smooth.GRADIENTS) else op
+
+    def give_back(self, layer: int) -> list[Op]:
+        """Gradients on their way, which rows do not wait for, nor they for rows; and their mean."""
+        sent = [replace(op, lane=self._lane(Lane.GRAD, layer)) for op in super().give_back(layer)]
+        if sent and self._smooths(layer, Smooth.GRADIENTS):
+            return [*sent, self._smooth(f"smooth_grad.{layer}", f"gsent.{layer}", self.part.num_sent, sent[0])]
+        return sent
+
+    def _lane(self, lane: Lane, layer: int) -> Lane:
+        return Lane(lane.role, layer) if self.options.lanes is Lanes.LAYER else lane
 
     def _smooths(self, layer: int, what: Smooth) -> bool:
         """Layer 0's rows never change, so there is nothing to smooth."""
-        return layer > 0 and self.options.smooth in (what, Smooth.BOTH)
+        travels = {Smooth.FEATURES: self.part.exchanges, Smooth.GRADIENTS: self.part.returns}[what](layer)
+        return layer > 0 and travels and self.options.smooth in (what, Smooth.BOTH)
 
-    def _smooth(self, name: str, received: str, num_rows: int, layer: int, came: tuple[str, int]) -> Op:
-        width = self.part.spec.widths[layer]
-        mean = f"mean.{received}"
+    def _smooth(self, name: str, received: str, num_rows: int, sent: Op) -> Op:
+        """The running mean of what an exchange has brought."""
+        mean, width = _mean_of(received), self.part.spec.widths[sent.index[0]]
         kernels = arithmetic.blend_rows(num_rows, width)
-        op = self.part.compute(name, kernels, (received, mean), (mean,), (came,))
+        op = self.part.compute(name, kernels, (received, mean), (mean,), ((sent.name, self.lag),))
         return replace(op, carries=True, work=replace(op.work, scale=self.options.gamma))
 
     def buffers(self) -> tuple[Buffer, ...]:
         """The part's own, with their initial values, and a running mean for whatever is smoothed."""
         exact = self.options.warmup is Warmup.EXACT
         kept = [replace(b, exact=exact and b.rows in (Rows.HALO, Rows.SENT)) for b in self.part.buffers()]
-        smoothed = {name for op in self.ops() if op.carries for name in op.reads if not name.startswith("mean.")}
-        means = [replace(b, name=f"mean.{b.name}", persistent=True) for b in kept if b.name in smoothed]
+        smoothed = {op.reads[0] for op in self.ops() if op.carries}
+        means = [replace(b, name=_mean_of(b.name), persistent=True) for b in kept if b.name in smoothed]
         return (*kept, *means)
 
 
+def _mean_of(received: str) -> str:
+    return f"mean.{received}"
+
+
 def _instead(op: Op, received: str) -> Op:
-    """The op with the running mean in place of what was received."""
-    return replace(op, reads=tuple(f"mean.{name}" if name == received else name for name in op.reads))
+    """The op with the running mean, which is made before it, in place of what was received."""
+    return replace(op, reads=tuple(_mean_of(name) if name == received else name for name in op.reads), after=())

@@ -18,12 +18,13 @@ from halocast.methods.common import PartOps
 from halocast.methods.sampled import (
     ID_BYTES,
     NEEDS,
-    SampledPart,
+    SampledEpoch,
     drawn_matrices,
     rounded,
     smaller,
     unsampled,
 )
+from halocast.methods.skeleton import assemble, meta_of, parts_of
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Buffer, Exchange, Lane, Matrix, Numbers, Op, Rows, Schedule
@@ -64,7 +65,7 @@ class Options:
 
 
 def psc(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
-    meta = (("method", "psc"), ("sizes", halo.source), *_warnings(spec, options))
+    meta = (*meta_of("psc", halo), *_warnings(spec, options))
     if unsampled(halo, spec):
         return replace(pipegcn.pipegcn(halo, spec, pipegcn.Options(lag=options.tau), numbers), meta=meta)
     odds = [Important(eps=options.eps, least=options.least, symmetric=spec.symmetric)] * halo.num_parts
@@ -75,15 +76,9 @@ def psc(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Number
         missed = Matrix(MISSED, rounded(rows, halo.matrix), np.sqrt(rows.variance))
         matrices.append(missed)
     edges = halo.kept_edges(odds)
-    sizes = (halo, smaller(halo, drawn.counts, edges), smaller(halo, missed.counts, edges))
-    parts = [_Part.of(rank, sizes, spec, options, numbers) for rank in range(halo.num_parts)]
-    return Schedule(
-        num_ranks=halo.num_parts,
-        matrices=(drawn, *matrices),
-        buffers=tuple(buffer for part in parts for buffer in part.buffers()),
-        ops=tuple(op for part in parts for op in part.ops()),
-        meta=meta,
-    )
+    sizes = smaller(halo, drawn.counts, edges), smaller(halo, missed.counts, edges)
+    epochs = [_epoch(full, sizes, options) for full in parts_of(halo, spec, numbers)]
+    return assemble(epochs, meta, (drawn, *matrices))
 
 
 def _caches(spec: ModelSpec, options: Options) -> bool:
@@ -96,90 +91,83 @@ def _warnings(spec: ModelSpec, options: Options) -> tuple[tuple[str, str], ...]:
     return (("warning", f"cache = {options.cache} is of no use with precompute: layer 0 sends no rows to save"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    sampled: SampledPart
+def _epoch(full: PartOps, sizes: tuple[Halo, Halo], options: Options) -> "_Ahead":
+    spec = full.spec
+    words: dict[str, object] = {"eps": options.eps, "least": options.least, "symmetric": int(spec.symmetric)}
+    words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
+    if _caches(spec, options):
+        words |= {"cache": options.cache, "policy": options.policy}
+    part, misses = (replace(full, halo=some) for some in sizes)
+    return _Ahead(
+        full=full,
+        part=part,
+        misses=misses,
+        options=options,
+        draw="sample_edges",
+        params=tuple((key, str(word)) for key, word in words.items()),
+        by_receiver=True,
+        weighted=options.weighting is Weighting.INVERSE and options.eps < 1,
+        lag=options.tau,
+        lane=Lane.SAMPLE,
+        id_lane=Lane.SAMPLE,
+        grad_lane=Lane.GRAD,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ahead(SampledEpoch):
+    """One rank's epoch: draws and rows run `lag` epochs ahead of the layers that use them."""
+
     misses: PartOps  # sizes of layer 0's exchange
     options: Options
 
-    @classmethod
-    def of(
-        cls, rank: int, sizes: tuple[Halo, Halo, Halo], spec: ModelSpec, options: Options, numbers: Numbers
-    ) -> "_Part":
-        full, part, misses = (PartOps(rank=rank, halo=halo, spec=spec, numbers=numbers) for halo in sizes)
-        words: dict[str, object] = {"eps": options.eps, "least": options.least, "symmetric": int(spec.symmetric)}
-        words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
-        if _caches(spec, options):
-            words |= {"cache": options.cache, "policy": options.policy}
-        sampled = SampledPart(
-            full=full,
-            part=part,
-            draw="sample_edges",
-            params=tuple((key, str(word)) for key, word in words.items()),
-            by_receiver=True,
-            weighted=options.weighting is Weighting.INVERSE and options.eps < 1,
-            lag=options.tau,
-            lane=Lane.SAMPLE,
-            id_lane=Lane.SAMPLE,
-            grad_lane=Lane.GRAD,
-        )
-        return cls(sampled=sampled, misses=misses, options=options)
-
     @property
     def caches(self) -> bool:
-        return _caches(self.sampled.part.spec, self.options)
+        return _caches(self.part.spec, self.options)
 
     def ops(self) -> list[Op]:
-        sampled, part = self.sampled, self.sampled.part
-        layers = range(part.spec.layers)
-        ops = [self._sample(), self._exchange_ids(), sampled.rebuild()]
-        for layer in layers:
-            ops += self._layer(layer)
-        ops.append(part.loss())
-        ops += [self._weigh()] if self.options.refresh else []
-        for layer in reversed(layers):
-            ops.append(sampled.backward(layer))
-            if part.returns(layer):
-                ops.append(sampled.exchange_grad(layer))
-        ops += [part.allreduce((("backward.0", 0),)), part.step((("allreduce", 0),))]
+        ops = super().ops()
         return self._with_barrier(ops) if self.options.wait is Wait.BARRIER else ops
+
+    def begin(self) -> list[Op]:
+        return [self._sample(), self._twice(self.exchange_ids(), LACKS), self.rebuild()]
 
     def _sample(self) -> Op:
         waits: tuple[tuple[str, int], ...] = (("step", 1),)
         if not self.options.refresh:
-            return self._twice(self.sampled.sample(waits), MISSES)
-        return self._twice(self.sampled.sample((*waits, ("weigh", 1)), (ODDS,)), MISSES)
-
-    def _exchange_ids(self) -> Op:
-        return self._twice(self.sampled.exchange_ids(), LACKS)
+            return self._twice(self.sample(waits), MISSES)
+        return self._twice(self.sample((*waits, ("weigh", 1)), (ODDS,)), MISSES)
 
     def _twice(self, op: Op, missing: str) -> Op:
         """With a cache, layer 0 has ids of its own; the others' say which those are."""
         return replace(op, writes=(*op.writes, missing)) if self.caches else op
 
-    def _layer(self, layer: int) -> list[Op]:
-        sampled, part = self.sampled, self.sampled.part
-        if not part.exchanges(layer):
-            return [sampled.forward(layer)]
-        begins = ((f"forward.{layer - 1}", 0),) if layer else (("step", 1),)
+    def fetch(self, layer: int) -> list[Op]:
         if layer > 0 or not self.caches:
-            return [sampled.exchange(layer, begins), sampled.forward(layer)]
-        sent = self.misses.exchange(0, (*begins, (sampled.draw, 0), ("exchange_ids", 0)))
+            return super().fetch(layer)
+        sent = self.misses.exchange(0, (*self.rows_made(0), (self.draw, 0), ("exchange_ids", 0)))
         assert isinstance(sent.work, Exchange)
         sent = replace(sent, work=replace(sent.work, matrix=MISSED), reads=(*sent.reads, LACKS, MISSES))
-        return [sent, self._recall(), _instead(sampled.forward(0))]
+        return [sent, self._recall()]
+
+    def forward(self, layer: int) -> Op:
+        op = super().forward(layer)
+        return _instead(op) if layer == 0 and self.caches else op
+
+    def loss(self) -> list[Op]:
+        return [*super().loss(), *([self._weigh()] if self.options.refresh else [])]
 
     def _recall(self) -> Op:
         """Received rows and cached ones together."""
-        part, lag = self.sampled.part, self.options.tau
+        part, lag = self.part, self.options.tau
         kernels: Kernels = (("gather", (part.size.num_halo, part.spec.num_features)),)
-        waits = (("exchange.0", lag), (self.sampled.draw, lag))
+        waits = (("exchange.0", lag), (self.draw, lag))
         op = part.compute("recall.0", kernels, ("halo.0", NEEDS, CACHE), ("rows.0", CACHE), waits)
         return replace(op, carries=True)
 
     def _weigh(self) -> Op:
         """How much every neighbour's rows matter, and from it the probabilities of the edges."""
-        part, lag, every = self.sampled.part, self.options.tau, self.options.refresh
+        part, lag, every = self.part, self.options.tau, self.options.refresh
         layers = part.spec.exchanged_layers
         halo = tuple(f"halo.{layer}" for layer in layers)
         waits = tuple((f"exchange.{layer}", lag) for layer in layers)
@@ -188,13 +176,13 @@ class _Part:
             self._weighing(),
             (*(f"h.{layer}" for layer in layers), *halo, NEEDS, NORMS),
             (ODDS, NORMS),
-            (*waits, (self.sampled.draw, lag)),
+            (*waits, (self.draw, lag)),
         )
-        op = replace(op, every=every, offset=every - 1, work=replace(op.work, params=self.sampled.params))
+        op = replace(op, every=every, offset=every - 1, work=replace(op.work, params=self.params))
         return _instead(op) if self.caches else op
 
     def _weighing(self) -> Kernels:
-        part, edges = self.sampled.part, self.sampled.full.size.num_edges
+        part, edges = self.part, self.full.size.num_edges
         rows, widths = part.size.num_inner + part.size.num_halo, part.spec.widths
         kernels: list[tuple[str, tuple[int, ...]]] = []
         for layer in part.spec.exchanged_layers:
@@ -213,23 +201,23 @@ class _Part:
         ]
 
     def buffers(self) -> list[Buffer]:
-        made = {buffer.name: buffer for buffer in self.sampled.buffers()}
-        part, full = self.sampled.part, self.sampled.full
+        buffers = {buffer.name: buffer for buffer in super().buffers()}
+        part, full = self.part, self.full
         rank, columns = part.rank, full.size.num_inner + full.size.num_halo
         if self.options.refresh:
             norms = len(part.spec.exchanged_layers) * columns * part.itemsize
-            made[ODDS] = Buffer(name=ODDS, rank=rank, num_bytes=ODDS_BYTES * full.size.num_edges)
-            made[NORMS] = Buffer(name=NORMS, rank=rank, num_bytes=norms, persistent=True)
+            buffers[ODDS] = Buffer(name=ODDS, rank=rank, num_bytes=ODDS_BYTES * full.size.num_edges)
+            buffers[NORMS] = Buffer(name=NORMS, rank=rank, num_bytes=norms, persistent=True)
         if self.caches:
             missed = {buffer.name: buffer for buffer in self.misses.buffers()}
-            made |= {"rows.0": replace(made["halo.0"], name="rows.0")}
-            made |= {name: missed[name] for name in ("halo.0", "packed.0")}
+            buffers |= {"rows.0": replace(buffers["halo.0"], name="rows.0")}
+            buffers |= {name: missed[name] for name in ("halo.0", "packed.0")}
             size = int(drawn_counts(np.array([full.size.num_halo]), self.options.cache)[0])
             num_bytes = size * part.spec.num_features * part.itemsize
-            made[CACHE] = Buffer(name=CACHE, rank=rank, num_bytes=num_bytes, persistent=True)
-            made[MISSES] = self._ids(MISSES, self.misses.size.num_halo, Rows.HALO_IDS)
-            made[LACKS] = self._ids(LACKS, self.misses.num_sent, Rows.SENT_IDS)
-        return list(made.values())
+            buffers[CACHE] = Buffer(name=CACHE, rank=rank, num_bytes=num_bytes, persistent=True)
+            buffers[MISSES] = self._ids(MISSES, self.misses.size.num_halo, Rows.HALO_IDS)
+            buffers[LACKS] = self._ids(LACKS, self.misses.num_sent, Rows.SENT_IDS)
+        return list(buffers.values())
 
     def _ids(self, name: str, num_rows: int, rows: Rows) -> Buffer:
         return Buffer(name=name, rank=self.misses.rank, num_bytes=2 * ID_BYTES * num_rows, rows=rows)

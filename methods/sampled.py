@@ -14,6 +14,7 @@ from halocast.graph.graph import Ints, Reals
 from halocast.graph.halo import Halo
 from halocast.graph.inclusion import Expected
 from halocast.methods.common import PartOps, ir_kernels
+from halocast.methods.skeleton import After, Epoch
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels
 from halocast.models.spec import ModelSpec
@@ -22,7 +23,6 @@ from halocast.schedule.ir import Buffer, Exchange, Lane, Matrix, Op, Rows, Sampl
 SENDS, NEEDS, GRAPH = "sends", "needs", "graph"
 DRAWN, ASKED = "drawn", "asked"  # matrices: rows that travel, and ids
 ID_BYTES = 8
-After = tuple[tuple[str, int], ...]
 
 
 def smaller(halo: Halo, matrix: Ints, num_edges: Reals) -> Halo:
@@ -52,17 +52,15 @@ def draw_numbers(count: int) -> Kernels:
     return (("draw", (count, 4)),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledPart:
-    """Makes the ops and buffers of one part of which only some halo rows are there in an epoch."""
+@dataclass(frozen=True, kw_only=True)
+class SampledEpoch(Epoch):
+    """One rank's epoch in which only some halo rows are there: `part` has the sizes of an average one."""
 
     full: PartOps  # with all rows
-    part: PartOps  # with those of an average epoch
     draw: str  # the op that draws
     params: tuple[tuple[str, str], ...]
     by_receiver: bool  # edges are drawn where they end, not rows where they are owned
     weighted: bool = False  # every edge that is left has a weight of its own
-    lag: int = 0
     lane: Lane = Lane.COMPUTE  # of the draws
     id_lane: Lane = Lane.HALO
     grad_lane: Lane = Lane.HALO
@@ -81,15 +79,15 @@ class SampledPart:
 
     def exchange_ids(self) -> Op:
         """The one who drew tells the other."""
-        told = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
+        drawn, named = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
         matrix = ASKED if self.by_receiver else DRAWN
         return Op(
             name="exchange_ids",
             rank=self.part.rank,
             lane=self.id_lane,
             work=Exchange(matrix=matrix, transposed=self.by_receiver, row_bytes=ID_BYTES, bits=8 * ID_BYTES),
-            reads=told[:1],
-            writes=told[1:],
+            reads=(drawn,),
+            writes=(named,),
             after=((self.draw, 0),),
         )
 
@@ -98,13 +96,12 @@ class SampledPart:
         waits = ((self.draw if self.by_receiver else "exchange_ids", 0),)
         return replace(self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits), lane=self.lane)
 
-    def exchange(self, layer: int, after: After) -> Op:
-        return self._picked(self.part.exchange(layer, after), 0)
+    def fetch(self, layer: int) -> list[Op]:
+        return [self._picked(op, 0) for op in super().fetch(layer)]
 
-    def exchange_grad(self, layer: int) -> Op:
+    def give_back(self, layer: int) -> list[Op]:
         """Gradients of the rows of this epoch's graph, which was drawn `lag` epochs ago."""
-        op = self.part.exchange_grad(layer, ((f"backward.{layer}", 0),))
-        return replace(self._picked(op, self.lag), lane=self.grad_lane)
+        return [replace(self._picked(op, self.lag), lane=self.grad_lane) for op in super().give_back(layer)]
 
     def _picked(self, op: Op, lag: int) -> Op:
         assert isinstance(op.work, Exchange)
@@ -115,12 +112,11 @@ class SampledPart:
             after=(*op.after, (self.draw, lag), ("exchange_ids", lag)),
         )
 
-    def forward(self, layer: int, after: After = ()) -> Op:
-        op = self._whole(self.part.forward(layer, after), layer, ())
+    def forward(self, layer: int) -> Op:
+        op = self._whole(super().forward(layer), layer, ())
         if not self.part.exchanges(layer):
             return op
-        waits = (*after, (f"exchange.{layer}", self.lag), ("rebuild", self.lag))
-        return self._weighed(replace(op, reads=(*op.reads, GRAPH), after=waits))
+        return self._weighed(replace(op, reads=(*op.reads, GRAPH), after=(*op.after, ("rebuild", self.lag))))
 
     def _weighed(self, op: Op) -> Op:
         """With a weight per edge, sums over neighbours are another kernel."""
@@ -136,10 +132,10 @@ class SampledPart:
         if self.part.returns(layer + 1):
             added = arithmetic.add_rows(self.part.num_sent, self.part.spec.widths[layer + 1])
             sent = "exchange_ids" if self.by_receiver else self.draw
-            reads, waits = [SENDS], [(f"exchange_grad.{layer + 1}", self.lag), (sent, 2 * self.lag)]
+            reads, waits = [SENDS], [(sent, 2 * self.lag)]
         if self.part.exchanges(layer):
             reads, waits = [*reads, GRAPH], [*waits, ("rebuild", self.lag)]
-        op = self._whole(self.part.backward(layer), layer, added)
+        op = self._whole(super().backward(layer), layer, added)
         op = self._weighed(op) if self.part.exchanges(layer) else op
         return replace(op, reads=(*op.reads, *reads), after=(*op.after, *waits))
 
@@ -156,7 +152,7 @@ class SampledPart:
         whole = {"topology", "send_rows", "aggregated.0"}
         whole |= {f"keep.{layer}" for layer in range(self.part.spec.layers) if not self.part.exchanges(layer)}
         kept = {buffer.name: buffer for buffer in self.full.buffers()}
-        made = [kept[buffer.name] if buffer.name in whole else buffer for buffer in self.part.buffers()]
+        average = [kept[buffer.name] if buffer.name in whole else buffer for buffer in self.part.buffers()]
         size, row = self.part.size, 2 * ID_BYTES  # the id and the place of the row
         drawn = [
             (SENDS, row * self.part.num_sent, Rows.SENT_IDS),
@@ -164,7 +160,7 @@ class SampledPart:
             (GRAPH, self._graph_bytes(), Rows.GRAPH),
         ]
         rank = self.part.rank
-        return [*made, *(Buffer(name=name, rank=rank, num_bytes=size, rows=rows) for name, size, rows in drawn)]
+        return [*average, *(Buffer(name=name, rank=rank, num_bytes=size, rows=rows) for name, size, rows in drawn)]
 
     def _graph_bytes(self) -> int:
         """CSR in both directions with a weight per edge, the columns' degrees, and the scale of halo rows."""

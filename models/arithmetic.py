@@ -24,39 +24,74 @@ class PartSize:
 
 def forward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     """Kernels of one layer's forward: join rows, dropout, aggregate, multiply, normalise."""
-    wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
-    joined = _num_joined(spec, layer, size)
-    kernels: list[tuple[str, Dims]] = []
-    if _num_copied(spec, layer, size):
-        kernels.append(("elementwise", (joined * wide, 2)))  # inner and halo rows into one tensor
-    if spec.dropout > 0:
-        kernels.append(("dropout", (_num_dropped(spec, layer, size) * wide, 3)))
-    if spec.attends(layer):
-        kernels += _attend(spec, layer, size)
-    else:
-        if spec.aggregates(layer):
-            kernels += _aggregate(spec, size, joined, wide)
-        kernels += _mix_first(spec, layer, n) if spec.mixes_first(layer) else []
-        kernels += [] if spec.mixes_first(layer) else _multiply(spec, layer, n)
-    kernels += _finish(spec, layer, n, out, backward=False)
-    return (*kernels, *_add_input(spec, layer, n))
+    return (*aggregate(spec, layer, size), *transform(spec, layer, size))
 
 
 def backward(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
-    """Kernels of one layer's backward: the transposed steps; layer 0's input needs no gradient."""
+    """Kernels of one layer's backward: the transposed steps; with recompute, after the forward."""
     again = forward(spec, layer, size) if spec.recompute else ()
-    wide, out, n = spec.widths[layer], spec.widths[layer + 1], size.num_inner
-    joined = _num_joined(spec, layer, size)
-    kernels = [*again, *_finish(spec, layer, n, out, backward=True), *_add_input(spec, layer, n)]
+    return (*again, *transform_back(spec, layer, size), *aggregate_back(spec, layer, size))
+
+
+def aggregate(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """A layer's forward up to its sum over neighbours: join rows, dropout, the sum if it has one.
+
+    An attention is in here as a whole: its matrix comes before the sum, and its softmax needs all neighbours at once.
+    """
+    wide = spec.widths[layer]
+    kernels: Launched = []
+    if _num_copied(spec, layer, size):
+        kernels += copy_rows(_num_joined(spec, layer, size), wide)  # inner and halo rows into one tensor
+    kernels += drop_rows(spec, _num_dropped(spec, layer, size), wide)
     if spec.attends(layer):
-        kernels += _attend_back(spec, layer, size)
-    else:
-        kernels += _mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
-        if layer > 0 and spec.aggregates(layer):
-            kernels += _aggregate_back(spec, joined, size, wide)
-    if layer > 0 and spec.dropout > 0:
-        kernels.append(("elementwise", (joined * wide, 3)))
+        kernels += _attend(spec, layer, size)
+    elif spec.aggregates(layer):
+        kernels += sum_columns(spec, size.num_inner, _num_joined(spec, layer, size), size.num_edges, wide)
     return tuple(kernels)
+
+
+def transform(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """A layer's forward after its sum over neighbours: multiply, normalise, activate, add the input if it does."""
+    n, out = size.num_inner, spec.widths[layer + 1]
+    kernels: Launched = [] if spec.attends(layer) else _products(spec, layer, n)
+    return (*kernels, *_finish(spec, layer, n, out, backward=False), *_add_input(spec, layer, n))
+
+
+def transform_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """From the gradient of a layer's output to those of its weights and, unless of layer 0, of its sum and own rows."""
+    n, out = size.num_inner, spec.widths[layer + 1]
+    kernels: Launched = [] if spec.attends(layer) else _products_back(spec, layer, n)
+    return (*_finish(spec, layer, n, out, backward=True), *_add_input(spec, layer, n), *kernels)
+
+
+def aggregate_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """From the gradient of a layer's sum to those of the rows it summed; layer 0's input needs none.
+
+    Attention has weights in its sum, so there is something to do in layer 0, too.
+    """
+    joined, wide = _num_joined(spec, layer, size), spec.widths[layer]
+    kernels: Launched = _attend_back(spec, layer, size) if spec.attends(layer) else []
+    if layer > 0 and spec.aggregates(layer) and not spec.attends(layer):
+        kernels += _aggregate_back(spec, joined, size, wide)
+    return (*kernels, *(_drop_back(spec, joined, wide) if layer > 0 else ()))
+
+
+def sum_columns(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width: int) -> Kernels:
+    """Sums over the neighbours among some columns of a local graph, scaled by degrees; backward with rows and columns
+    exchanged."""
+    scale: Launched = [("elementwise", (num_rows * width, 2))]
+    if spec.kind is not ModelKind.SAGE:  # both ends of an edge are normalised
+        scale.append(("elementwise", (num_columns * width, 2)))
+    return (("spmm", (num_rows, num_columns, num_edges, width)), *scale)
+
+
+def drop_rows(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
+    """Dropout of rows: they are read, and written with a mask."""
+    return (("dropout", (num_rows * width, 3)),) if spec.dropout > 0 else ()
+
+
+def _drop_back(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
+    return (("elementwise", (num_rows * width, 3)),) if spec.dropout > 0 else ()
 
 
 def loss(spec: ModelSpec, num_inner: int) -> Kernels:
@@ -93,46 +128,46 @@ def _num_gemms(spec: ModelSpec, layer: int) -> int:
     return 2 if spec.kind is ModelKind.SAGE and not spec.is_linear(layer) else 1
 
 
-def _multiply(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
+def _multiply(spec: ModelSpec, layer: int, n: int) -> Launched:
     """The matrices of a layer; the products of own rows and neighbours are added."""
     wide, out = spec.widths[layer], spec.widths[layer + 1]
     gemm: tuple[str, Dims] = ("gemm", (n, wide, out))
     return [gemm, gemm, ("elementwise", (n * out, 3))] if _num_gemms(spec, layer) == 2 else [gemm]
 
 
-def _multiply_back(spec: ModelSpec, layer: int, n: int) -> list[tuple[str, Dims]]:
+def _multiply_back(spec: ModelSpec, layer: int, n: int) -> Launched:
     """The gradients of the matrices and biases and, unless of layer 0, of what they multiplied."""
     wide, out = spec.widths[layer], spec.widths[layer + 1]
-    grads: list[tuple[str, Dims]] = [("sum_rows", (n, out)), ("gemm", (wide, n, out))] * _num_gemms(spec, layer)
+    grads: Launched = [("sum_rows", (n, out)), ("gemm", (wide, n, out))] * _num_gemms(spec, layer)
     return grads + ([("gemm", (n, out, wide))] * _num_gemms(spec, layer) if layer > 0 else [])
 
 
-def _aggregate(spec: ModelSpec, size: PartSize, cols: int, width: int) -> list[tuple[str, Dims]]:
-    rows = size.num_inner
-    scale: list[tuple[str, Dims]] = [("elementwise", (rows * width, 2))]
-    if spec.kind is not ModelKind.SAGE:  # both ends of an edge are normalised
-        scale.append(("elementwise", (cols * width, 2)))
-    return [("spmm", (rows, cols, size.num_edges, width)), *scale]
+def _products(spec: ModelSpec, layer: int, n: int) -> Launched:
+    return _mix_first(spec, layer, n) if spec.mixes_first(layer) else _multiply(spec, layer, n)
 
 
-def _aggregate_back(spec: ModelSpec, joined: int, size: PartSize, width: int) -> list[tuple[str, Dims]]:
+def _products_back(spec: ModelSpec, layer: int, n: int) -> Launched:
+    return _mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
+
+
+def _aggregate_back(spec: ModelSpec, joined: int, size: PartSize, width: int) -> Launched:
     """The transposed product, scaled first; where own rows are used apart, their gradient is added to the sum's."""
     n = size.num_inner
-    transposed = PartSize(num_inner=joined, num_halo=0, num_edges=size.num_edges)
+    transposed = sum_columns(spec, joined, n, size.num_edges, width)
     if spec.kind is not ModelKind.SAGE:
-        return _aggregate(spec, transposed, n, width)
-    spmm, _ = _aggregate(spec, transposed, n, width)
-    padded = [("elementwise", (joined * width, 1)), ("elementwise", (joined * width, 3))]
+        return [*transposed]
+    spmm, _ = transposed
+    padded: Launched = [("elementwise", (joined * width, 1)), ("elementwise", (joined * width, 3))]
     return [("elementwise", (n * width, 2)), spmm, *padded]
 
 
-def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims]]:
+def _attend(spec: ModelSpec, layer: int, size: PartSize) -> Launched:
     """Attention: all rows through the matrix, a score per end, per edge and head the softmax, the weighted sum."""
     n, joined, edges = size.num_inner, _num_joined(spec, layer, size), size.num_edges
-    wide, made, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
+    wide, head_columns, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
     return [
-        ("gemm", (joined, wide, made)),
-        ("gemm", (joined, made, 2 * spec.heads)),
+        ("gemm", (joined, wide, head_columns)),
+        ("gemm", (joined, head_columns, 2 * spec.heads)),
         ("gather", (edges, spec.heads)),  # the scores of both ends; those of the targets lie in order
         ("elementwise", (scores, 2)),  # leaky ReLU
         ("softmax", (scores, 1)),  # a row's highest
@@ -140,41 +175,41 @@ def _attend(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims
         ("softmax", (scores, 2)),  # exp
         ("softmax", (scores, 1)),  # a row's sum
         ("softmax", (scores, 3)),  # divided by it, and read by the product
-        ("spmm_weighted", (n, joined, edges, made)),
+        ("spmm_weighted", (n, joined, edges, head_columns)),
         *_merge_heads(spec, layer, n),
         ("elementwise", (n * spec.widths[layer + 1], 2)),  # bias
     ]
 
 
-def _attend_back(spec: ModelSpec, layer: int, size: PartSize) -> list[tuple[str, Dims]]:
+def _attend_back(spec: ModelSpec, layer: int, size: PartSize) -> Launched:
     """The steps of `_attend` in reverse. A weight's gradient is a product of two rows per edge, which reads what a
     sparse product reads. All of it is needed in layer 0, too, for the gradients of the weights."""
     n, joined, edges = size.num_inner, _num_joined(spec, layer, size), size.num_edges
-    wide, made, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
-    rows = [("gemm", (joined, made, wide))] if layer > 0 else []
+    wide, head_columns, scores = spec.widths[layer], spec.heads * spec.head_width(layer), edges * spec.heads
+    rows = [("gemm", (joined, head_columns, wide))] if layer > 0 else []
     return [
         ("sum_rows", (n, spec.widths[layer + 1])),  # bias
         *_merge_heads(spec, layer, n),
-        ("spmm_weighted", (joined, n, edges, made)),  # gradients of the values
-        ("sddmm", (n, joined, edges, made)),  # gradients of the weights
+        ("spmm_weighted", (joined, n, edges, head_columns)),  # gradients of the values
+        ("sddmm", (n, joined, edges, head_columns)),  # gradients of the weights
         ("elementwise", (scores, 5)),  # both read or write a number per edge; times the weights
         ("softmax", (scores, 1)),  # a row's sum
         ("softmax", (scores, 3)),  # less its share
         ("elementwise", (scores, 3)),  # leaky ReLU
         ("elementwise", (scores, 1)),  # sums at the targets
         ("scatter", (edges, spec.heads)),  # and at the sources
-        ("gemm", (joined, 2 * spec.heads, made)),
-        ("gemm", (made, joined, 2 * spec.heads)),
-        ("elementwise", (joined * made, 3)),  # both gradients of the values
-        ("gemm", (wide, joined, made)),
+        ("gemm", (joined, 2 * spec.heads, head_columns)),
+        ("gemm", (head_columns, joined, 2 * spec.heads)),
+        ("elementwise", (joined * head_columns, 3)),  # both gradients of the values
+        ("gemm", (wide, joined, head_columns)),
         *rows,
     ]
 
 
-def _merge_heads(spec: ModelSpec, layer: int, rows: int) -> list[tuple[str, Dims]]:
+def _merge_heads(spec: ModelSpec, layer: int, rows: int) -> Launched:
     """The mean over heads, or its reverse; heads side by side are one row already."""
-    made, out = spec.heads * spec.head_width(layer), spec.widths[layer + 1]
-    return [("elementwise", (rows * (made + out), 1))] if made > out else []
+    head_columns, out = spec.heads * spec.head_width(layer), spec.widths[layer + 1]
+    return [("elementwise", (rows * (head_columns + out), 1))] if head_columns > out else []
 
 
 def _mix_first(spec: ModelSpec, layer: int, n: int) -> Launched:
@@ -210,14 +245,14 @@ def _add_input(spec: ModelSpec, layer: int, n: int) -> Launched:
     return [("elementwise", (n * spec.widths[layer], 3))] if spec.adds_input(layer) else []
 
 
-def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:
+def _finish(spec: ModelSpec, layer: int, rows: int, width: int, backward: bool) -> Launched:
     if layer == spec.layers - 1:
         return []
     relu: tuple[str, Dims] = ("elementwise", (rows * width, 3 if backward else 2))
     return [*_norm(spec, rows, width, backward), relu]
 
 
-def _norm(spec: ModelSpec, rows: int, width: int, backward: bool) -> list[tuple[str, Dims]]:
+def _norm(spec: ModelSpec, rows: int, width: int, backward: bool) -> Launched:
     if spec.norm is Norm.LAYER:
         return [("norm_back" if backward else "norm", (rows, width))]
     return [("elementwise", (rows * width, 9 if backward else 3))] if spec.norm is Norm.L2 else []

@@ -12,8 +12,8 @@ from itertools import pairwise
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
-from halocast.methods.gnnpipe.options import Grid, fitting, split_layers, way_matrices
 from halocast.methods.gnnpipe.options import Options as Options
+from halocast.methods.gnnpipe.options import StageGrid, fitting, split_layers, way_matrices
 from halocast.methods.gnnpipe.slots import Order
 from halocast.methods.gnnpipe.stage import Stage
 from halocast.models.spec import ModelSpec
@@ -58,7 +58,7 @@ def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Nu
     )
     require(options.ways == 1 or not options.late_gradients, f"late_gradients: needs ways = 1, not {options.ways}")
     bounds = split_layers(spec, options.stages, options.split)
-    grid = Grid(options.stages, options.ways, options.grouping)
+    grid = StageGrid(options.stages, options.ways, options.grouping)
     stages = [
         Stage(
             stage=stage,

@@ -61,7 +61,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class StageGrid:
     """Which rank is which way of which stage."""
 
     stages: int
@@ -72,7 +72,7 @@ class Grid:
         return stage * self.ways + way if self.grouping is Grouping.NEAR else way * self.stages + stage
 
 
-def way_matrices(halo: Halo, grid: Grid) -> tuple[Matrix, ...]:
+def way_matrices(halo: Halo, grid: StageGrid) -> tuple[Matrix, ...]:
     """Rows that the ways of every stage exchange in every slot: each travels once to every way that needs it."""
     num_slots, num_ranks = halo.num_parts // grid.ways, grid.stages * grid.ways
     shared = halo.shared if isinstance(halo, WayHalo) else at_most_shared(halo, grid.ways)
@@ -128,14 +128,14 @@ def min_max(costs: Sequence[float], num_groups: int) -> list[int]:
     best = list(sums)  # of the first k costs in the groups so far: here, one
     starts: list[list[int]] = []
     for groups in range(2, num_groups + 1):
-        found = [
+        cheapest = [
             min((max(best[cut], sums[k] - sums[cut]), cut) for cut in range(groups - 1, k))
             if k >= groups
             else (float("inf"), 0)
             for k in range(len(sums))
         ]
-        best = [cost for cost, _ in found]
-        starts.append([cut for _, cut in found])
+        best = [cost for cost, _ in cheapest]
+        starts.append([cut for _, cut in cheapest])
     bounds = [len(costs)]
     for cuts in reversed(starts):
         bounds.append(cuts[bounds[-1]])

@@ -2,12 +2,13 @@
 
 from enum import StrEnum
 
+from halocast.methods.skeleton import After
 from halocast.schedule.ir import Barrier, Kind, Lane, Op
-
-After = tuple[tuple[str, int], ...]
 
 
 class Order(StrEnum):
+    """Whether a stage sends all slots forward before the first goes back."""
+
     ALL = "all"  # all slots forward, then all backward in reverse: a chunk gets gradients of all that used its rows
     ONE = "1f1b"  # one back as soon as one is through: fewer slots are under way, but gradients do not cross chunks
 
@@ -32,17 +33,18 @@ def in_step(ops: list[Op], stage: int, num_stages: int, num_slots: int) -> list[
     forth = [op for op in ops if op.verb in ("pass", "swap", "forward_chunk", "loss_chunk")]
     back = [op for op in ops if op.verb in ("pass_grad", "swap_grad", "backward_chunk")]
     met = [op for op in ops if op.verb == "shuffle"]
-    for phase, (found, begins) in enumerate(((forth, stage), (back, num_stages - 1 - stage))):
+    for phase, (of_phase, begins) in enumerate(((forth, stage), (back, num_stages - 1 - stage))):
         order = range(num_slots) if phase == 0 else range(num_slots)[::-1]
         for turn in range(num_turns):
             here = [order[k] for k in (turn - begins, turn - begins + 1) if 0 <= k < num_slots]
             now = order[turn - begins] if 0 <= turn - begins < num_slots else None
-            met += [op for op in found if op.index[-1] == now]
-            waits = [op for op in found if op.index[-1] in here and op.kind in (Kind.SEND, Kind.RECV)]
+            met += [op for op in of_phase if op.index[-1] == now]
+            waits = [op for op in of_phase if op.index[-1] in here and op.kind in (Kind.SEND, Kind.RECV)]
             ends = tuple((op.name, 0) for op in waits if (op.kind is Kind.SEND) == (op.index[-1] == now))
             met.append(meeting(phase * num_turns + turn, rank, ends))
     return met
 
 
 def meeting(turn: int, rank: int, after: After) -> Op:
+    """The barrier that ends a turn."""
     return Op(name=f"meet.{turn}", rank=rank, lane=Lane.COMPUTE, work=Barrier(), after=after)

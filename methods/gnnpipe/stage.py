@@ -1,46 +1,31 @@
-"""One rank of a pipeline over chunks: its ops and buffers.
+"""A rank of the pipeline, which is one way of a stage: the ops it does in an epoch, slot by slot, and its buffers.
 
 Buffers: h.l the rows of all nodes that enter layer l, hist.l their snapshot, gh.l their gradient, gfirst that of layer
 0's output where later layers mix it in, glate.l and gold.l what users of the snapshot give back (this epoch's and the
 last one's), keep.l.k what the backward of layer l on slot k needs.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 
 from halocast.graph.halo import Halo
 from halocast.methods.common import ADAM_MOMENTS, IN_WEIGHTS, LABEL_BYTES, ir_kernels
-from halocast.methods.gnnpipe.options import Grid, Options
-from halocast.methods.gnnpipe.slots import After, in_step, turns
+from halocast.methods.gnnpipe.options import Options, StageGrid
+from halocast.methods.gnnpipe.slots import in_step, turns
+from halocast.methods.skeleton import After
 from halocast.models import arithmetic
 from halocast.models.arithmetic import Kernels, PartSize
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import AllReduce, Buffer, Compute, Exchange, Kind, Lane, Numbers, Op, Recv, Role, Rows, Send
 
-ROLES: Mapping[str, Role] = MappingProxyType(
-    {
-        "weights": Role.WEIGHTS,
-        "grads": Role.WEIGHT_GRADS,
-        "h.0": Role.FEATURES,
-        "h": Role.ROWS,
-        "gh": Role.GRAD,
-        "hist": Role.SNAPSHOT,
-        "glate": Role.LATE_GRAD,
-        "gold": Role.OLD_GRAD,
-    }
-)
-FIRST_ROLES: Mapping[str, Role] = MappingProxyType({"h.1": Role.FIRST, "gfirst": Role.FIRST_GRAD})
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One rank: a way of a stage."""
+    """Makes the ops and buffers of one rank, which holds `layers` and takes its way's share of every slot."""
 
     stage: int
     way: int
-    grid: Grid
+    grid: StageGrid
     halo: Halo
     spec: ModelSpec
     options: Options
@@ -182,9 +167,9 @@ class Stage:
         names = (f"{what}.{layer}", *self._first_rows(what))
         peer, num_bytes = self.grid.rank(self.stage + towards, self.way), self._passed_bytes(layer, slot)
         if sends:
-            made = f"forward_chunk.{layer - 1}.{slot}" if what == "h" else f"backward_chunk.{layer}.{slot}"
+            maker = f"forward_chunk.{layer - 1}.{slot}" if what == "h" else f"backward_chunk.{layer}.{slot}"
             added: After = ((f"swap_grad.{layer}.{slot}", 0),) if what == "gh" and self._swaps(layer) else ()
-            lane, after = Lane.SEND, ((made, 0), *added, *self._first_made(what, slot))
+            lane, after = Lane.SEND, ((maker, 0), *added, *self._first_made(what, slot))
         else:
             lane, after = Lane.RECV, (("step", 1),)
         return Op(
@@ -221,7 +206,7 @@ class Stage:
         arrives = layer == self.layers.start and not self.is_first
         return f"pass.{layer}.{slot}" if arrives else f"forward_chunk.{layer - 1}.{slot}"
 
-    def _swap(self, layer: int, slot: int, made: str, *, back: bool = False) -> Op:
+    def _swap(self, layer: int, slot: int, maker: str, *, back: bool = False) -> Op:
         """A slot's rows to the ways that need them, or the gradients which those have added up to their owner."""
         row_bytes, name = self.spec.widths[layer] * self.itemsize, f"{'gh' if back else 'h'}.{layer}"
         return Op(
@@ -231,7 +216,7 @@ class Stage:
             work=Exchange(matrix=f"ways.{slot}", transposed=back, row_bytes=row_bytes, bits=self.numbers.bits),
             reads=(name,),
             writes=(name,),
-            after=((made, 0),),
+            after=((maker, 0),),
         )
 
     def _reduce(self) -> Op:
@@ -269,48 +254,55 @@ class Stage:
 
     def buffers(self) -> list[Buffer]:
         """What stays is all but what a slot's backward needs: the whole topology, and tables of rows of all nodes."""
-        kept = [(name, size, Rows.NONE) for name, size in self._kept().items()]
-        kept += [(name, size, Rows.ALL) for name, size in self._tables().items()]
-        made = [self._buffer(*buffer) for buffer in kept]
-        for layer in self.layers:
-            for slot, size in enumerate(self.sizes):
-                joined = replace(size, num_halo=0) if self.options.lockstep else size  # see _gathered
-                kept_bytes = arithmetic.kept_bytes(self.spec, layer, joined, self.itemsize)
-                made.append(Buffer(name=f"keep.{layer}.{slot}", rank=self.rank, num_bytes=kept_bytes))
-        return made
+        stays = [self._buffer(name, size, Rows.NONE, role) for name, (size, role) in self._kept().items()]
+        tables = [
+            self._buffer(name, self._table(layer), Rows.ALL, role) for name, (layer, role) in self._tables().items()
+        ]
+        return [
+            *stays,
+            *tables,
+            *(self._slot_buffer(layer, slot) for layer in self.layers for slot in range(self.num_slots)),
+        ]
 
-    def _buffer(self, name: str, num_bytes: int, rows: Rows) -> Buffer:
-        mixed = FIRST_ROLES if self.spec.mixes_first(self.spec.layers - 1) else {}
-        role = mixed.get(name) or ROLES.get(name) or ROLES.get(name.partition(".")[0], Role.NONE)
+    def _slot_buffer(self, layer: int, slot: int) -> Buffer:
+        size = self.sizes[slot]
+        joined = replace(size, num_halo=0) if self.options.lockstep else size  # see _gathered
+        num_bytes = arithmetic.kept_bytes(self.spec, layer, joined, self.itemsize)
+        return Buffer(name=f"keep.{layer}.{slot}", rank=self.rank, num_bytes=num_bytes)
+
+    def _buffer(self, name: str, num_bytes: int, rows: Rows, role: Role) -> Buffer:
         bits = (self.numbers.master if role in IN_WEIGHTS else self.numbers).bits
         return Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, role=role, bits=bits, persistent=True)
 
-    def _kept(self) -> dict[str, int]:
+    def _kept(self) -> dict[str, tuple[int, Role]]:
+        """Bytes and roles of what is not rows."""
         weights, num_edges = self.weight_bytes, sum(size.num_edges for size in self.sizes)
         num_columns = sum(size.num_inner + size.num_halo for size in self.sizes)
         topology = 2 * (4 + self.itemsize) * num_edges + 4 * (self.num_nodes + num_columns + 2 * self.num_slots)
+        topology += num_columns * (8 + 2 * self.itemsize)  # where a column's row is, and its degrees
         scratch = [arithmetic.scratch_numel(self.spec, layer, size) for layer in self.layers for size in self.sizes]
         kept = {
-            "topology": topology + num_columns * (8 + 2 * self.itemsize),  # where a column's row is, and its degrees
-            "weights": weights,
-            "moments": ADAM_MOMENTS * weights,
-            "grads": weights,
-            "workspace": max(scratch) * self.itemsize,
+            "topology": (topology, Role.NONE),
+            "weights": (weights, Role.WEIGHTS),
+            "moments": (ADAM_MOMENTS * weights, Role.NONE),
+            "grads": (weights, Role.WEIGHT_GRADS),
+            "workspace": (max(scratch) * self.itemsize, Role.NONE),
         }
         if self.is_last:
-            kept["labels"] = LABEL_BYTES * self.num_nodes
-        return kept | ({"order": 8 * self.num_slots} if self._drawn else {})
+            kept["labels"] = LABEL_BYTES * self.num_nodes, Role.NONE
+        return kept | ({"order": (8 * self.num_slots, Role.NONE)} if self._drawn else {})
 
-    def _tables(self) -> dict[str, int]:
+    def _tables(self) -> dict[str, tuple[int, Role]]:
+        """Of tables of rows: the layer whose input is as wide, and the role."""
         first, last = self.layers.start, self.layers.stop
-        tables = {f"h.{layer}": self._table(layer) for layer in range(first, last + 1)}
-        tables |= {f"gh.{layer}": self._table(layer) for layer in range(max(first, 1), last + 1)}
+        tables = {f"h.{layer}": (layer, Role.ROWS if layer else Role.FEATURES) for layer in range(first, last + 1)}
+        tables |= {f"gh.{layer}": (layer, Role.GRAD) for layer in range(max(first, 1), last + 1)}
         for layer in self.layers:
-            tables |= {name: self._table(layer) for name in self._hist(layer)}
+            tables |= dict.fromkeys(self._hist(layer), (layer, Role.SNAPSHOT))
             if self._hist(layer) and self.options.late_gradients:
-                tables |= {f"glate.{layer}": self._table(layer), f"gold.{layer}": self._table(layer)}
+                tables |= {f"glate.{layer}": (layer, Role.LATE_GRAD), f"gold.{layer}": (layer, Role.OLD_GRAD)}
         if self.spec.mixes_first(self.spec.layers - 1):
-            tables |= {"h.1": self._table(1), "gfirst": self._table(1)}
+            tables |= {"h.1": (1, Role.FIRST), "gfirst": (1, Role.FIRST_GRAD)}
         return tables
 
     def _table(self, layer: int) -> int:
