@@ -223,6 +223,32 @@ def test_every_file_and_module_that_a_document_names_exists(path: Path) -> None:
         assert place.is_dir() or place.with_suffix(".py").exists(), f"{path.name}: halocast.{name}"
 
 
+def test_the_blocks_of_the_python_page_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(DOCS / "python.md"):
+        code = compile(block["text"], "docs/python.md", "exec")
+        if block["key"] != "needs":
+            exec(code, names)
+        for name in re.findall(r"\bhc\.(\w+)", block["text"]):
+            assert hasattr(names["hc"], name), f"docs/python.md: hc.{name}"
+    assert names["prediction"].summary.ranks == 4
+    assert names["epochs"].shape == (2, 2)
+    assert names["best"][0] == names["plan"].choices[0].candidate.label
+    assert names["bottleneck"][1] >= 1
+    assert names["fastest"] in {"vanilla", "pipegcn", "bns"}
+    assert (tmp_path / "compared/report.html").exists()
+    assert len(names["trained"].losses) == 5
+    assert names["expected"].summary.bytes_total == names["trained"].summary.bytes_total
+
+
+def test_the_python_page_names_all_that_the_package_gives() -> None:
+    import halocast
+
+    told = set(re.findall(r"\bhc\.(\w+)", (DOCS / "python.md").read_text(encoding="utf-8")))
+    assert told == set(halocast.__all__) - {"__version__"}
+
+
 def test_the_worked_example_of_a_method_is_short_and_works() -> None:
     method, use = (block["text"] for block in blocks(DOCS / "add-a-method.md") if block["kind"] == "python")
     assert len(method.splitlines()) + len(use.splitlines()) < 80
