@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.chunks.slots import CHUNKS
+from halocast.exec.chunks.chunk_ops import CHUNKS
 from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
