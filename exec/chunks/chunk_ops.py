@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_state
-from halocast.exec.run.state import Epoch, RankState
+from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.models.modules import hits, summed_loss
 from halocast.schedule.ir import Op, Role
 
@@ -42,7 +42,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     share = summed_loss(logits[rows], labels) / here.part.num_train_total
     here.table(op.writes, Role.GRAD)[chunk.rows] = torch.autograd.grad(share, logits)[0]
     if len(here.history) <= epoch:
-        here.history.append(Epoch(loss=0.0, hits=list(NOTHING)))
+        here.history.append(EpochOutcome(loss=0.0, hits=list(NOTHING)))
     now = here.history[epoch]
     found = [hits(logits.detach()[rows], labels) for rows, labels in chunk.masks]
     now.loss += float(share.detach())

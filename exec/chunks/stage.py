@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from halocast.exec.launch.job import Job, read_part
-from halocast.exec.run.state import OPTIMIZERS, Epoch, RankState, block_of, flatten
+from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, block_of, flatten
 from halocast.exec.transport.comm import Endpoint, all_reduce
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
@@ -70,7 +70,7 @@ class ChunkState(RankState):
         self.tables = self._tables()
         self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
         if not any(op.verb == "loss_chunk" for op in ops):
-            self.history = [Epoch(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]
+            self.history = [EpochOutcome(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]
 
     def _own_weights(self) -> None:
         """Flat weights and an optimizer of this stage's layers alone."""

@@ -13,7 +13,7 @@ from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
 from halocast.exec.run.fresh import note_features, note_gradients
 from halocast.exec.run.importance import IMPORTANCE
-from halocast.exec.run.state import Epoch, RankState
+from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.exec.store.push_pull import pull, push
 from halocast.exec.transport.collectives import COLLECT
 from halocast.exec.transport.pairs import receive, send, swap
@@ -74,7 +74,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
     state.write(op, Rows.INNER, torch.autograd.grad(share * op.work.scale, logits)[0], epoch)
-    state.history.append(Epoch(loss=float(share.detach()), hits=state.score(logits.detach())))
+    state.history.append(EpochOutcome(loss=float(share.detach()), hits=state.score(logits.detach())))
     return 0
 
 

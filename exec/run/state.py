@@ -35,7 +35,7 @@ OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = 
 
 
 @dataclass(slots=True, kw_only=True)
-class Epoch:
+class EpochOutcome:
     """What a rank knows of one epoch's outcome; sums over ranks give the loss and the scores."""
 
     loss: float
@@ -98,7 +98,7 @@ class RankState:
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
         self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
-        self.history: list[Epoch] = []
+        self.history: list[EpochOutcome] = []
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
         self.progress: Progress | None = None
