@@ -42,7 +42,7 @@ class Blame:
 
     @property
     def miss_s(self) -> float:
-        """Above zero where the prediction is too long."""
+        """Predicted less measured seconds: above zero where the prediction is too long."""
         return self.predicted_s - self.measured_s
 
 
@@ -64,8 +64,8 @@ def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
 
 
 def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) -> dict[str, list[float]]:
-    """Of every op of a rank, what each instance after the warm-up took: on the compute lane also the overhead before
-    it; of a communication from when all had come."""
+    """The seconds of each instance after the warm-up of every op of a rank: on the compute lane with the overhead
+    before it, of a communication from when all had come."""
     causes, found, now = Causes(trace, schedule), defaultdict[str, list[float]](list), 0.0
     for span in sorted(trace.of_rank(rank), key=lambda span: span.start_s):
         parts = list(_during(causes, span))
@@ -101,7 +101,7 @@ def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str,
 def _communicates(
     causes: Causes, span: Span, start_s: float, end_s: float
 ) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
-    """It waits until the last rank it needs something from has started, as in `metrics`; then bytes move."""
+    """Split a communication: it waits until the last rank it needs something from has started; then bytes move."""
     begins = min(max(start_s, causes.last_to_come(span).start_s), end_s)
     return [((span.op, TimeUse.WAITS), (start_s, begins)), ((span.op, TimeUse.MOVES), (begins, end_s))]
 
@@ -118,7 +118,7 @@ def by_verb(found: Account) -> Account:
 
 
 def join(predicted: Account, measured: Account) -> tuple[Blame, ...]:
-    """Both by op and part, the largest difference first; what one of them lacks took it no time."""
+    """Join two accounts by op and part, the largest difference first; what one of them lacks took it no time."""
     keys = dict.fromkeys([*predicted, *measured])
     found = [
         Blame(op=op, part=part, predicted_s=predicted.get((op, part), 0.0), measured_s=measured.get((op, part), 0.0))
@@ -128,7 +128,7 @@ def join(predicted: Account, measured: Account) -> tuple[Blame, ...]:
 
 
 def mean_account(accounts: Sequence[Account]) -> Account:
-    """Of several runs."""
+    """The mean of the accounts of several runs."""
     sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
     for found in accounts:
         for key, seconds in found.items():

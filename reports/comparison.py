@@ -26,7 +26,7 @@ class MethodResult:
 
     @property
     def name(self) -> str:
-        """As part of a file's name."""
+        """The result's name as part of a file's name."""
         parts = (self.method, self.summary.source, self.summary.cluster)
         return "-".join("".join(c if c.isalnum() or c in "-._" else "-" for c in part) for part in parts)
 

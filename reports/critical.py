@@ -109,7 +109,7 @@ def _step(span: Span, kind: StepKind, source: int, start_s: float, end_s: float)
 
 
 class Causes:
-    """For every span of a trace, the spans it had to wait for."""
+    """The spans that every span of a trace had to wait for."""
 
     def __init__(self, trace: Trace, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -126,7 +126,7 @@ class Causes:
         return max([span, *(peer for peer in peers if peer is not None)], key=lambda peer: peer.start_s)
 
     def last_to_end(self, span: Span) -> Span | None:
-        """Of what the span waited for before it started, what ended last."""
+        """The span that ended last among those that this one waited for before it started."""
         waited = [self._before.get((span.rank, span.op, span.epoch))]
         for source, epoch in self._schedule.awaits(self._op(span), span.epoch):
             waited.append(self._spans.get((source.rank, source.name, epoch)))
@@ -139,7 +139,7 @@ class Causes:
 
 
 def _lane_order(trace: Trace, schedule: Schedule) -> dict[Instance, Span]:
-    """For every instance the span before it on its lane."""
+    """The span before every instance on its lane."""
     place = {(op.rank, op.name): k for k, op in enumerate(schedule.ops)}
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in sorted(trace.spans, key=lambda span: (span.epoch, place[span.rank, span.op])):

@@ -142,7 +142,7 @@ def _above_rounding(part: float, total: float) -> float:
 
 
 def steady_window(spans: Sequence[Span], warmup_epochs: int) -> tuple[float, float]:
-    """From the end of the last warm-up epoch to the end of the last epoch."""
+    """The time from the end of the last warm-up epoch to the end of the last epoch."""
     paced = pacing(spans)
     warm = [span.end_s for span in paced if span.epoch < warmup_epochs]
     start = max(warm) if warm else min((span.start_s for span in spans), default=0.0)

@@ -77,6 +77,6 @@ def bytes_by_link(trace: Trace) -> dict[str, float]:
 
 
 def link_utilisation(trace: Trace, window: Interval) -> dict[str, Utilisation]:
-    """Of every link whose load over time is known; the busiest first."""
+    """The utilisation of every link whose load over time is known; the busiest first."""
     found = [(link.name, utilisation(link, window)) for link in trace.links if link.times_s]
     return dict(sorted(found, key=lambda item: (-item[1].mean, item[0])))

@@ -36,7 +36,7 @@ class PublishedResult:
 
     @property
     def error(self) -> float | None:
-        """Relative; a published zero has none."""
+        """The error relative to the published figure; a published zero has none."""
         if self.predicted is None or not self.published:
             return None
         return self.predicted / self.published - 1
@@ -131,7 +131,7 @@ def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
 
 
 def text_summary(summary: dict[str, Any]) -> str:
-    """For a terminal: errors by source, method and metric, then what they come to."""
+    """Errors by source, method and metric for a terminal, then what they come to."""
     cells = [[row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]]
     cells += [["all", "all", row["metric"], *_shown(row)] for row in summary["by_metric"]]
     return "\n".join([aligned([ERRORS_HEAD, *cells]), "", *verdict(summary)])

@@ -94,7 +94,7 @@ def _row(line: Line, figures: Sequence[Callable[[Summary], str]]) -> list[str]:
 
 
 def insights(summary: Summary) -> str:
-    """In one line: what determines the epoch, which links are busiest, how much communication was hidden."""
+    """Say in one line what determines the epoch, which links are busiest, how much communication was hidden."""
     band_bytes = summary.drawn.drawn_bytes_band if summary.drawn else ()
     said = {
         "critical path": ", ".join(_share(share) for share in (summary.critical_path or ())[:SHOWN]),

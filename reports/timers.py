@@ -26,8 +26,8 @@ class Timers:
 
 
 def timers(trace: Trace, schedule: Schedule, warmup_epochs: int) -> tuple[Timers, ...]:
-    """Of every rank. A receiver in a pipeline, or who meets others after each slot, waits for work until the sender
-    starts: that is bubble, and imbalance if it has had work in that slot."""
+    """The stopwatches of every rank. A receiver in a pipeline, or who meets others after each slot, waits for work
+    until the sender starts: that is bubble, and imbalance if it has had work in that slot."""
     by_key = {(span.rank, span.op, span.epoch): span for span in trace.spans}
     lanes: dict[int, list[Span]] = defaultdict(list)
     for span in trace.spans:

@@ -23,7 +23,7 @@ AIMED_MEAN, AIMED_MOST = 0.08, 0.2  # absolute errors of epochs that we aim at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one scenario, predicted or measured: seconds and bytes of one epoch."""
+    """Seconds and bytes of one epoch of a scenario, predicted or measured."""
 
     epoch_s: float
     compute_s: float
@@ -47,7 +47,7 @@ class ValidatedScenario:
 
     @property
     def error(self) -> float | None:
-        """Of the epoch, relative to the measured one."""
+        """The error of the predicted epoch, relative to the measured one."""
         if self.predicted is None or self.measured is None:
             return None
         return self.predicted.epoch_s / self.measured.epoch_s - 1
@@ -67,7 +67,7 @@ class ValidatedScenario:
 
 
 def figures(traces: Sequence[Trace], schedule: Schedule, warmup_epochs: int) -> Figures:
-    """Of one or several runs of a schedule over the same epochs."""
+    """The figures of one or several runs of a schedule over the same epochs."""
     ranks = [
         [seconds for trace in traces for seconds in cycle_seconds(trace, rank, warmup_epochs, hyperperiod(schedule))]
         for rank in range(schedule.num_ranks)
@@ -127,7 +127,7 @@ def summarise_rows(rows: Sequence[ValidatedScenario], profile: str | None = None
 
 
 def _same_bytes(row: ValidatedScenario) -> bool:
-    """Within a hundredth: draws differ from their expectation."""
+    """Whether bytes are equal within a hundredth: draws differ from their expectation."""
     assert row.predicted is not None
     assert row.measured is not None
     return abs(row.predicted.bytes_total - row.measured.bytes_total) <= 0.01 * row.measured.bytes_total
@@ -169,7 +169,7 @@ def _times(row: ValidatedScenario) -> tuple[float, float]:
 
 
 def ordered(rows: Sequence[ValidatedScenario]) -> dict[str, Any]:
-    """In every cell, of every two methods whose measured epochs differ clearly: is the faster one predicted to be?"""
+    """Count, of every two methods of a cell whose measured epochs differ clearly, where the faster is predicted so."""
     pairs = [pair for cell in _cells(rows) for pair in combinations(sorted(cell, key=lambda row: _times(row)[1]), 2)]
     clear = [(a, b) for a, b in pairs if _times(b)[1] > (1 + CLEAR) * _times(a)[1]]
     wrong = [(a, b) for a, b in clear if _times(a)[0] >= _times(b)[0]]
@@ -178,7 +178,7 @@ def ordered(rows: Sequence[ValidatedScenario]) -> dict[str, Any]:
 
 
 def _correlation(rows: Sequence[ValidatedScenario]) -> float | None:
-    """Spearman's, of the methods of a cell; the mean over cells with at least three."""
+    """Spearman's correlation of the methods of a cell; the mean over cells with at least three."""
     found = [spearman([_times(row) for row in cell]) for cell in _cells(rows) if len(cell) > 2]
     return mean(found) if found else None
 
@@ -194,7 +194,7 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
-    """By verb and part over all scenarios, in hundredths of the measured epoch: what it takes, and what is missed.
+    """What verbs take and what is missed, by part over all scenarios, in hundredths of the measured epoch.
 
     `miss` is the mean with its sign, `size` without; the misses of a scenario add up to its error.
     """
@@ -219,7 +219,7 @@ def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
 
 
 def verbs(blame: Sequence[Blame]) -> tuple[Blame, ...]:
-    """The same by verb: forward.0 and forward.1 are both forward."""
+    """Blame by verb: forward.0 and forward.1 are both forward."""
     sides: list[Account] = [
         by_verb({(one.op, one.part): one.predicted_s for one in blame}),
         by_verb({(one.op, one.part): one.measured_s for one in blame}),

@@ -24,7 +24,7 @@ LIMITS = {
 
 
 def verdict(comparison: Comparison) -> str:
-    """Two sentences; method names stand between double asterisks, as in Markdown."""
+    """The verdict in two sentences; method names stand between double asterisks, as in Markdown."""
     ordered = fastest_first(comparison.predicted)
     fitting = [result for result in ordered if result.summary.fits]
     if not fitting:

@@ -158,7 +158,7 @@ class Export:
         return text_field(1, VERSION) + b"".join(member_bytes(2, attribute(*one)) for one in told)
 
     def nodes(self, rank: int) -> Iterator[bytes]:
-        """In order of epochs and of the list of ops; ids count up in that order."""
+        """The nodes in order of epochs and of the list of ops; ids count up in that order."""
         last = self.first_epoch + self.num_epochs
         places = {op.name: place for place, op in enumerate(self.schedule.by_rank[rank])}
         spans = [s for s in self.result.trace.of_rank(rank) if self.first_epoch <= s.epoch < last]
@@ -269,7 +269,7 @@ def _lane_order(spans: list[Span]) -> dict[tuple[str, int], tuple[str, int]]:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; negative numbers are not needed here."""
+    """A number as seven bits a byte, the lowest first; negative numbers are not needed here."""
     assert value >= 0
     parts = bytearray()
     while value > 0x7F:

@@ -172,7 +172,7 @@ class _Group:
                     yield from self.arrow("sends", sender, target, (_ns(sender.start_s), _end(target)), next(ids))
 
     def senders(self, op: Op) -> tuple[int, ...]:
-        """Of an all-reduce the neighbour in the ring; of a barrier nobody."""
+        """The ranks that arrows come from: of an all-reduce the neighbour in the ring, of a barrier none."""
         if self.trace.num_ranks > MOST_RANKS:
             return ()
         if op.kind in COLLECTIVE:

@@ -49,7 +49,7 @@ class Shown:
 
 
 def shown(trace: Trace, most_spans: int) -> Shown:
-    """As many of the last epochs as there is room for, at least one; then as many of the ranks."""
+    """Cut a trace to as many of its last epochs as there is room for, at least one; then to as many of its ranks."""
     ranks = min(trace.num_ranks, MOST_RANKS)
     kept = [span for span in trace.spans if span.rank < ranks]
     sizes = _sizes(kept, trace.num_epochs)
@@ -143,7 +143,7 @@ class OpTotal:
 
 
 def op_totals(trace: Trace, warmup_epochs: int) -> list[OpTotal]:
-    """In the order in which ops first run; where there are very many, those of one verb together."""
+    """The totals of ops in the order in which they first run; of very many ops, those of one verb together."""
     steady = [span for span in trace.spans if span.epoch >= warmup_epochs]
     many = len({span.op for span in steady}) > MOST_OPS
     groups: dict[tuple[str, Lane, Kind], list[Span]] = defaultdict(list)
