@@ -18,7 +18,7 @@ from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE
 from halocast.base.records import read_toml, record, require, without_none
 from halocast.cluster.machine import Cluster, Device, Gloo, Nccl, Transport
 from halocast.cluster.measured import Fit, Measured, crowd_of, share_of_caches
-from halocast.schedule.ir import Kind, Op, Schedule
+from halocast.schedule.ir import Kind, Numbers, Op, Schedule
 
 FORMAT = 2
 
@@ -274,7 +274,16 @@ def outside_range(schedule: Schedule, cluster: Cluster) -> list[str]:
                     text = f"{op.label} {kernel.kind}{kernel.dims}"
                     sizes_of.setdefault(kernel.kind, []).append((fit.outside(kernel.dims), text))
             sizes_of.setdefault("messages", []).extend(_messages_outside(schedule, op, measured.message_bytes))
-    return [line for kind, sizes in sizes_of.items() for line in _complaint(kind, sizes)]
+    beyond = [line for kind, sizes in sizes_of.items() for line in _complaint(kind, sizes)]
+    return [*_not_measured(schedule, cluster), *beyond]
+
+
+def _not_measured(schedule: Schedule, cluster: Cluster) -> Iterable[str]:
+    """Numbers that no profile is measured with, one line each."""
+    ops = [op for op in schedule.ops if cluster.device(op.rank).measured is not None]
+    used = {kernel.numbers for op in ops for kernel in op.work.kernels}
+    for numbers in sorted(used - {Numbers.FLOAT32, Numbers.FLOAT64}):
+        yield f"{numbers}: outside the measured range (profiles measure float32): kernels take as long as float32 ones"
 
 
 def _messages_outside(schedule: Schedule, op: Op, measured: tuple[float, float]) -> Iterable[tuple[float, str]]:

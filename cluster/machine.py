@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from halocast.base.cores import part_of
+from halocast.base.kernels import Numbers
 from halocast.base.records import (
     ByteRate,
     Bytes,
@@ -97,6 +98,8 @@ class Device(Checked):
     efficiency: Efficiency
     pcie_generation: int | None = None  # of its slot; none for a CPU core
     pcie_lanes: Count | None = None
+    tf32_flops_per_s: FlopRate | None = None  # of matrix products; none: no faster than fp32
+    bf16_flops_per_s: FlopRate | None = None
     transports: tuple[Transport, ...] = tuple(Transport)
     measured: Measured | None = field(default=None, repr=False)  # replaces rates and efficiencies above
 
@@ -115,11 +118,14 @@ class Device(Checked):
             return None
         return self.pcie_lanes * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
 
-    def flops_per_s(self, itemsize: int) -> float:
-        """The peak for numbers of so many bytes."""
-        rates = {4: self.fp32_flops_per_s, 8: self.fp64_flops_per_s}
-        require(itemsize in rates, f"itemsize = {itemsize}: device {self.name} has rates for 4 and 8 bytes")
-        return rates[itemsize]
+    def flops_per_s(self, numbers: Numbers) -> float:
+        """The peak of matrix products of such numbers; without a rate for tf32 or bfloat16, that of float32 ones."""
+        rates = {
+            Numbers.FLOAT64: self.fp64_flops_per_s,
+            Numbers.TF32: self.tf32_flops_per_s,
+            Numbers.BFLOAT16: self.bf16_flops_per_s,
+        }
+        return rates.get(numbers) or self.fp32_flops_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

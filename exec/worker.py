@@ -108,6 +108,8 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     require_handlers(job.schedule)
     local, num_local = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", num_ranks))
     device = open_device(job.settings.device, job.settings.backend, local)
+    if device.where.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = job.settings.tf32
     placed = "LOCAL_RANK" in os.environ and "LOCAL_WORLD_SIZE" in os.environ  # else which cores are ours is not known
     keeps = placed and not device.stages
     num_cores = keep_to_cores(local, num_local) if keeps else share_of_cores(num_local)

@@ -17,11 +17,40 @@ from halocast.models.attention import attend
 from halocast.models.spec import ModelKind, ModelSpec, Norm
 
 
+def master(dtype: torch.dtype) -> torch.dtype:
+    """What weights, their gradients and their steps are kept in where rows have such numbers."""
+    return torch.float32 if dtype is torch.bfloat16 else dtype
+
+
+def widened(rows: Tensor) -> Tensor:
+    """Rows as exact as weights are kept: bfloat16 ones as float32, others as they are.
+
+    Sums over neighbours, attention, norms and the loss are computed with these and rounded once, at their end: torch's
+    sparse products on a CPU take no bfloat16, and a running sum of 8-bit fractions would stop growing.
+    """
+    return rows.to(master(rows.dtype))
+
+
+class Linear(nn.Linear):
+    """A matrix whose weights are as they are kept, and whose product has the numbers of the rows."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(rows.dtype)
+        return F.linear(rows, self.weight.to(rows.dtype), bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """The norm of rows, computed as exactly as weights are kept."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(widened(rows)).to(rows.dtype)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Block:
     """A local graph: neighbour sums from all columns (inner rows first, then halo) into the inner rows.
 
-    Degrees are those of the whole graph, as columns of shape [n, 1].
+    Degrees are those of the whole graph, as columns of shape [n, 1], as exact as weights are kept.
     """
 
     aggregate: Aggregate
@@ -40,12 +69,14 @@ def make_block(aggregate: Aggregate, in_degree: Tensor, out_degree: Tensor) -> B
 
 
 def mean_neighbours(block: Block, rows: Tensor) -> Tensor:
-    return block.aggregate(rows) / block.in_degree
+    """Means of neighbours; of bfloat16 rows the sums are float32 and the means are rounded (see `widened`)."""
+    return (block.aggregate(widened(rows)) / block.in_degree).to(rows.dtype)
 
 
 def normalised_neighbours(block: Block, rows: Tensor) -> Tensor:
     """Symmetric normalisation: an edge j -> i weighs 1 / sqrt(out_degree(j) in_degree(i))."""
-    return block.aggregate(rows * block.out_degree.rsqrt()) * block.in_degree.rsqrt()
+    summed = block.aggregate(widened(rows) * block.out_degree.rsqrt())
+    return (summed * block.in_degree.rsqrt()).to(rows.dtype)
 
 
 def all_rows(block: Block, rows: Tensor) -> Tensor:
@@ -70,8 +101,8 @@ class SageLinear(nn.Module):
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
-        self.own = nn.Linear(width, out)
-        self.neighbours = nn.Linear(width, out)
+        self.own = Linear(width, out)
+        self.neighbours = Linear(width, out)
 
     def forward(self, own: Tensor, neighbours: Tensor) -> Tensor:
         result: Tensor = self.own(own) + self.neighbours(neighbours)
@@ -83,7 +114,7 @@ class GcnLinear(nn.Module):
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
-        self.neighbours = nn.Linear(width, out)
+        self.neighbours = Linear(width, out)
 
     def forward(self, own: Tensor, neighbours: Tensor) -> Tensor:
         result: Tensor = self.neighbours(neighbours)
@@ -96,7 +127,7 @@ class GatLinear(nn.Module):
 
     def __init__(self, width: int, out: int, heads: int, head_width: int) -> None:
         super().__init__()
-        self.rows = nn.Linear(width, heads * head_width, bias=False)
+        self.rows = Linear(width, heads * head_width, bias=False)
         self.ends = nn.Parameter(torch.empty(heads, head_width, 2))  # of the source, of the target
         self.bias = nn.Parameter(torch.zeros(out))
         nn.init.xavier_uniform_(self.rows.weight)
@@ -104,11 +135,12 @@ class GatLinear(nn.Module):
 
     def forward(self, block: Block, rows: Tensor) -> Tensor:
         heads, width, _ = self.ends.shape
-        made = self.rows(rows)
+        made = widened(self.rows(rows))
         scores = (made @ torch.block_diag(*self.ends)).view(-1, heads, 2)  # type: ignore[no-untyped-call]
         source, target = scores[..., 0].contiguous(), scores[: block.num_inner, :, 1].contiguous()
         mixed = attend(block.aggregate.edges, source, target, made.view(-1, heads, width))
-        return (mixed.flatten(1) if heads * width == len(self.bias) else mixed.mean(1)) + self.bias
+        joined = mixed.flatten(1) if heads * width == len(self.bias) else mixed.mean(1)
+        return (joined + self.bias).to(rows.dtype)
 
 
 class GcniiLinear(nn.Module):
@@ -119,8 +151,8 @@ class GcniiLinear(nn.Module):
         super().__init__()
         width, last = spec.hidden, layer == spec.layers - 1
         self.share, self.strength = spec.first_share, math.log(spec.weight_decline / layer + 1)
-        self.matrix = nn.Linear(width, width, bias=False)
-        self.classify = nn.Linear(width, spec.num_classes) if last else None
+        self.matrix = Linear(width, width, bias=False)
+        self.classify = Linear(width, spec.num_classes) if last else None
         self.drop = partial(drop, rate=spec.dropout) if spec.dropout and last else None
 
     def forward(self, first: Tensor, neighbours: Tensor) -> Tensor:
@@ -135,7 +167,7 @@ class GcniiLinear(nn.Module):
 
 def make_linear(spec: ModelSpec, layer: int) -> nn.Module:
     if spec.is_linear(layer):
-        return nn.Linear(spec.widths[layer], spec.widths[layer + 1])
+        return Linear(spec.widths[layer], spec.widths[layer + 1])
     return LINEAR[spec.kind](spec, layer)
 
 
@@ -158,7 +190,7 @@ class Gnn(nn.Module):
         self.spec = spec
         self.linears = nn.ModuleList(make_linear(spec, layer) for layer in range(spec.layers))
         self.norms = nn.ModuleList(
-            nn.LayerNorm(width) if spec.norm is Norm.LAYER else nn.Identity() for width in spec.widths[1:-1]
+            LayerNorm(width) if spec.norm is Norm.LAYER else nn.Identity() for width in spec.widths[1:-1]
         )
 
     def layer(
@@ -269,8 +301,8 @@ class _UnitRows(torch.autograd.Function):
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows scaled to length 1; rows of zeros stay."""
-    result: Tensor = _UnitRows.apply(rows)  # type: ignore[no-untyped-call]
-    return result
+    result: Tensor = _UnitRows.apply(widened(rows))  # type: ignore[no-untyped-call]
+    return result.to(rows.dtype)
 
 
 def drop(rows: Tensor, rate: float) -> Tensor:
@@ -281,18 +313,23 @@ def drop(rows: Tensor, rate: float) -> Tensor:
     kept = round((1 - rate) * 2**16)
     draws = torch.empty(-(-rows.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     keep = draws.view(torch.int16)[: rows.numel()] < kept - 2**15
-    return rows * keep.view(rows.shape).to(rows.dtype).mul_(2**16 / kept)
+    scale = 2**16 / kept
+    if rows.dtype is torch.bfloat16:  # which would round the scale of a mask, and with it all means
+        return (rows * keep.view(rows.shape)).mul(scale)
+    return rows * keep.view(rows.shape).to(rows.dtype).mul_(scale)
 
 
 def build_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Gnn:
-    """A model whose initial weights depend on the seed alone; the caller's random state is left as it was."""
+    """A model for rows of such numbers whose initial weights depend on the seed alone; the caller's random state is
+    left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Gnn(spec).to(dtype)
+        return Gnn(spec).to(master(dtype))
 
 
 def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Loss summed over nodes: cross entropy for class ids, binary cross entropy for a row of labels per node."""
+    logits = widened(logits)
     if labels.dim() == 1:
         return F.cross_entropy(logits, labels, reduction="sum")
     wanted = labels.to(logits.dtype)  # else the loss takes the precision of the labels

@@ -24,7 +24,6 @@ class Norm(StrEnum):
     NONE = "none"
 
 
-ITEMSIZE: Mapping[str, int] = MappingProxyType({"float32": 4, "float64": 8})  # the precisions one can train in
 # as published: the training scripts of GraphSAGE and GAT on parts normalise between layers, GCN's paper does not
 USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType(
     {

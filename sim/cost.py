@@ -16,7 +16,7 @@ from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.cluster.catalogue import Cluster, Device
 from halocast.cluster.measured import Measured
 from halocast.models.arithmetic import bytes_moved, flops
-from halocast.schedule.ir import Kernel, Kind, Op, Pull, Push, Schedule
+from halocast.schedule.ir import Kernel, Kind, Numbers, Op, Pull, Push, Schedule
 from halocast.sim.network.transports import settings_of
 
 ALL_WELL: Mapping[int, float] = MappingProxyType({})
@@ -82,9 +82,16 @@ def kernel_seconds(kernel: Kernel, device: Device) -> float:
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
     if device.measured is not None:
-        return device.measured.seconds(kernel.kind, kernel.dims, itemsize)
-    compute_s = roof.flops(kernel, device) / (device.flops_per_s(itemsize) * device.efficiency.flops)
+        # profiles measure float32 (float64 is scaled): that fewer bits are faster there, nothing says
+        return device.measured.seconds(kernel.kind, kernel.dims, max(itemsize, Numbers.FLOAT32.itemsize))
+    compute_s = roof.flops(kernel, device) / (_rate(kernel, device) * device.efficiency.flops)
     return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
+
+
+def _rate(kernel: Kernel, device: Device) -> float:
+    """Peak FLOP/s: only matrix products use the units that make tf32 and bfloat16 fast."""
+    is_fast = kernel.kind == "gemm" or kernel.numbers is Numbers.FLOAT64
+    return device.flops_per_s(kernel.numbers if is_fast else Numbers.FLOAT32)
 
 
 def _flops(kernel: Kernel, device: Device) -> float:

@@ -109,6 +109,8 @@ def _scaled_device(device: Device, section: ClusterSection) -> Device:
         device,
         fp32_flops_per_s=device.fp32_flops_per_s * speed,
         fp64_flops_per_s=device.fp64_flops_per_s * speed,
+        tf32_flops_per_s=device.tf32_flops_per_s and device.tf32_flops_per_s * speed,
+        bf16_flops_per_s=device.bf16_flops_per_s and device.bf16_flops_per_s * speed,
         memory_bytes_per_s=device.memory_bytes_per_s * speed,
         memory_bytes=round(device.memory_bytes * section.memory_size),
     )

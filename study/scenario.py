@@ -17,7 +17,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import read_toml, record, require
 from halocast.exec.launch.job import RunSettings
 from halocast.methods import METHODS
-from halocast.models.spec import ITEMSIZE, ModelKind, Norm
+from halocast.models.spec import ModelKind, Norm
 from halocast.sim.network.queued import Sharing
 from halocast.study.worlds import WorldSection as WorldSection
 
@@ -166,10 +166,6 @@ class Scenario:
     def load(cls, path: str | None = None, *overrides: str) -> "Scenario":
         """A scenario file or an embedded one, with keys overridden: `Scenario.load("demo", "cluster.gpus=4")`."""
         return load_scenario(path, overrides)
-
-    @property
-    def itemsize(self) -> int:
-        return ITEMSIZE[self.run.dtype]
 
 
 ALTERNATIVES = {"file": "name", "name": "file"}  # how to say which cluster

@@ -15,7 +15,7 @@ from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
 from halocast.schedule.check import check
-from halocast.schedule.ir import Numbers, Schedule
+from halocast.schedule.ir import Schedule
 from halocast.study.scenario import Balance, GraphSection, Objective, Scenario, Source
 
 SYNTHETIC = "synthetic"
@@ -81,7 +81,7 @@ def prepare(
 
 def make_schedule(scenario: Scenario, halo: Halo, spec: ModelSpec) -> Schedule:
     make = METHODS[scenario.method.name].make
-    return check(make(halo, spec, scenario.method.options, Numbers(scenario.run.dtype)))
+    return check(make(halo, spec, scenario.method.options, scenario.run.numbers))
 
 
 def load_graph(section: GraphSection, say: Say = silent) -> Graph:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from halocast.base.errors import InputError
+from halocast.base.kernels import Numbers
 from halocast.cluster.catalogue import (
     Device,
     Efficiency,
@@ -238,8 +239,8 @@ def test_every_device_loads_with_plausible_figures(name: str) -> None:
 def test_a_device_is_its_spec_sheet_in_si_units() -> None:
     device = load_device("rtx-2080ti")
     assert device.memory_bytes == 11_000_000_000
-    assert device.flops_per_s(4) == pytest.approx(13.45e12)
-    assert device.flops_per_s(8) == pytest.approx(0.42e12)
+    assert device.flops_per_s(Numbers.FLOAT32) == pytest.approx(13.45e12)
+    assert device.flops_per_s(Numbers.FLOAT64) == pytest.approx(0.42e12)
     assert device.memory_bytes_per_s == 616e9
     assert device.cache_bytes == 5.5e6
     assert device.pcie_bytes_per_s == pytest.approx(15.76e9)
@@ -253,9 +254,15 @@ def test_the_catalogue_shares_one_set_of_efficiencies() -> None:
     assert len({load_device(name).efficiency for name in list_devices()}) == 1
 
 
-def test_an_itemsize_without_a_rate_is_refused() -> None:
-    with pytest.raises(InputError, match="itemsize = 2: device t4 has rates for 4 and 8 bytes"):
-        load_device("t4").flops_per_s(2)
+def test_a_device_without_tensor_rates_computes_bf16_and_tf32_products_at_its_fp32_rate() -> None:
+    device = load_device("t4")
+    assert device.flops_per_s(Numbers.BFLOAT16) == device.flops_per_s(Numbers.TF32) == pytest.approx(8.1e12)
+
+
+def test_an_a100_has_the_dense_rates_of_its_tensor_cores() -> None:
+    device = load_device("a100-80")
+    rates = [device.flops_per_s(numbers) for numbers in (Numbers.FLOAT32, Numbers.TF32, Numbers.BFLOAT16)]
+    assert rates == pytest.approx([19.5e12, 156e12, 312e12])
 
 
 @pytest.mark.parametrize(

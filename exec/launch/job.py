@@ -16,12 +16,13 @@ from halocast.base.delays import Delay
 from halocast.base.errors import InputError
 from halocast.base.records import record, require
 from halocast.graph.parts import Part, load_part, save_part
-from halocast.models.spec import ITEMSIZE, ModelSpec
+from halocast.models.spec import ModelSpec
 from halocast.schedule.check import check
-from halocast.schedule.ir import Schedule
+from halocast.schedule.ir import Numbers, Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
 
 MASKS = ("train", "val", "test")
+DTYPES = (Numbers.FLOAT32, Numbers.FLOAT64, Numbers.BFLOAT16)  # of rows
 
 
 class Optimizer(StrEnum):
@@ -40,7 +41,8 @@ class RunSettings:
     lr: float = 0.01
     weight_decay: float = 0.0
     seed: int = 0
-    dtype: str = "float32"
+    dtype: str = "float32"  # of rows and products; of bfloat16 ones, weights and their steps are float32
+    tf32: bool = False  # products of float32 numbers rounded to 10 bits, where a device has such a rate
     threads: int = 0  # 0: the machine's cores shared among the ranks
     timeout_s: float = 120.0
     eval_every: int = 0
@@ -51,13 +53,20 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, f"epochs = {self.epochs}: needs to be at least 1")
-        require(self.dtype in ITEMSIZE, f"dtype = {self.dtype!r}: needs to be {' or '.join(ITEMSIZE)}")
+        require(self.dtype in DTYPES, f"dtype = {self.dtype!r}: needs to be {' or '.join(DTYPES)}")
+        plain = not self.tf32 or self.dtype == Numbers.FLOAT32
+        require(plain, f"tf32 = true: needs dtype = float32, not {self.dtype}")
         require(0 <= self.seed < 2**31, f"seed = {self.seed}: needs 0 <= seed < 2147483648")
         require(self.lr >= 0, f"lr = {self.lr}: needs to be at least 0")
         require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: needs to be at least 0")
         require(self.timeout_s > 0, f"timeout_s = {self.timeout_s}: needs to be more than 0")
         require(self.eval_every >= 0, f"eval_every = {self.eval_every}: needs to be at least 0")
         require(self.threads >= 0, f"threads = {self.threads}: needs to be at least 0")
+
+    @property
+    def numbers(self) -> Numbers:
+        """What layers compute with."""
+        return Numbers.TF32 if self.tf32 else Numbers(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,7 @@ def rebuild(state: RankState, op: Op, epoch: int) -> int:
     places = ids.picked.places(part.halo_offsets)
     graph = build_block(part, state.block, edges_of_rows(part, places), None)
     scale = np.repeat(ids.picked.scale(part.halo_offsets), ids.picked.counts).reshape(-1, 1)
-    some = replace(graph, scale=torch.from_numpy(scale).to(state.features)) if (scale != 1).any() else graph
+    some = replace(graph, scale=torch.from_numpy(scale).to(state.block.in_degree)) if (scale != 1).any() else graph
     state.put(op, op.writes[0], some, epoch)
     return 0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from halocast.exec.run.notes import RowError
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import gather_once
-from halocast.models.modules import summed_loss
+from halocast.models.modules import summed_loss, widened
 from halocast.schedule.ir import Kind, Rows
 
 
@@ -94,5 +94,6 @@ def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> No
 
 
 def _note(state: RankState, epoch: int, layer: int, what: str, used: Tensor, fresh: Tensor) -> None:
+    used, fresh = widened(used), widened(fresh)
     error, norm = float((used - fresh).square().sum()), float(fresh.square().sum())
     state.errors.append(RowError(epoch=epoch, layer=layer, what=what, squared_error=error, squared_norm=norm))

@@ -59,7 +59,7 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     if halo is not None and state.job.settings.errors:
         note_features(state, layer, epoch, inner.detach(), halo, None if graph is None else graph.halo)
     scale = _scale(state, layer, graph)
-    halo = halo if scale is None else halo * scale
+    halo = halo if scale is None else (halo * scale).to(halo.dtype)
     rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
     rows.requires_grad_(layer > 0)
     first = state.leaf_of_first(op, layer, epoch)

@@ -18,6 +18,7 @@ from halocast.exec.run.state import RankState
 from halocast.graph.graph import Mask, Reals
 from halocast.graph.inclusion import CachePolicy, Important, choose_cache, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
+from halocast.models.modules import widened
 from halocast.schedule.ir import Op, Rows
 
 Handler = Callable[[RankState, Op, int], int]
@@ -148,7 +149,8 @@ def _rule(op: Op) -> Important:
 
 
 def _squares(rows: Tensor, matrix: Tensor | None) -> Reals:
-    made = rows if matrix is None else rows @ matrix.T
+    exact = widened(rows)
+    made = exact if matrix is None else exact @ matrix.T
     found: Reals = made.square().sum(1).cpu().numpy().astype(np.float64)
     return found
 

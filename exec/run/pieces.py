@@ -147,11 +147,12 @@ def cut(part: Part, full: Block, places: Ints) -> Columns:
 
 
 def _mean_back(columns: Columns, grad: Tensor) -> Tensor:
-    return columns.back(grad / columns.block.in_degree)
+    return columns.back(grad / columns.block.in_degree).to(grad.dtype)
 
 
 def _normalised_back(columns: Columns, grad: Tensor) -> Tensor:
-    return columns.back(grad * columns.block.in_degree.rsqrt()) * columns.block.out_degree.rsqrt()
+    summed = columns.back(grad * columns.block.in_degree.rsqrt())
+    return (summed * columns.block.out_degree.rsqrt()).to(grad.dtype)
 
 
 BACK: Mapping[ModelKind, Callable[[Columns, Tensor], Tensor]] = MappingProxyType(

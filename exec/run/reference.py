@@ -8,7 +8,7 @@ from torch import Tensor
 
 from halocast.graph.graph import Graph
 from halocast.models.aggregate import neighbour_sum
-from halocast.models.modules import NEIGHBOURS, Gnn, build_model, make_block, summed_loss
+from halocast.models.modules import NEIGHBOURS, Gnn, build_model, make_block, master, summed_loss
 from halocast.models.spec import ModelSpec
 
 
@@ -37,7 +37,7 @@ def train_reference(
     aggregate = neighbour_sum(
         torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), graph.num_nodes, kernel=kernel
     )
-    degrees = [torch.from_numpy(np.asarray(d)).to(dtype) for d in (graph.in_degree, graph.out_degree)]
+    degrees = [torch.from_numpy(np.asarray(d)).to(master(dtype)) for d in (graph.in_degree, graph.out_degree)]
     block = make_block(aggregate, *degrees)
     model = build_model(spec, seed, dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)

@@ -25,7 +25,7 @@ from halocast.exec.transport.channels import make_channels
 from halocast.exec.transport.comm import Endpoint, gather_once
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
-from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block
+from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block, master
 from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
 from halocast.schedule.passes import read_lag
 
@@ -334,11 +334,13 @@ class RankState:
 
 
 def block_of(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
+    """The local graph of a part, for rows of such numbers."""
     indptr, indices = torch.from_numpy(part.indptr), torch.from_numpy(part.indices)
     num_inner, num_cols = len(part.inner), len(part.inner) + len(part.halo)
     aggregate = neighbour_sum(indptr.to(device), indices.to(device), num_cols)
     degrees = [
-        torch.from_numpy(np.asarray(d)).to(device=device, dtype=dtype) for d in (part.in_degree, part.out_degree)
+        torch.from_numpy(np.asarray(d)).to(device=device, dtype=master(dtype))
+        for d in (part.in_degree, part.out_degree)
     ]
     return make_block(aggregate, degrees[0][:num_inner], degrees[1])
 

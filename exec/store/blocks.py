@@ -1,8 +1,9 @@
 """How tables of a store are cut: rows into blocks, and the rows of one push or pull into pieces of one block each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -11,10 +12,11 @@ from numpy.typing import NDArray
 from halocast.base.errors import InputError, unknown
 
 Ids = NDArray[np.int64]
-Values = NDArray[Any]  # float32 or float64, one row per id
+Values = NDArray[Any]  # one row per id, of a type in DTYPES
 Rows = slice | Ids
 
-DTYPES = ("float32", "float64")
+# the numbers of a table, and as what numpy holds them: it has no bfloat16, so their bits are kept
+DTYPES: Mapping[str, str] = MappingProxyType({"float32": "float32", "float64": "float64", "bfloat16": "int16"})
 BLOCK_BYTES = 2**20  # a block is copied in well under a millisecond, and its lock or request costs less than that
 
 
@@ -35,7 +37,12 @@ class Table:
 
     @property
     def row_bytes(self) -> int:
-        return self.width * np.dtype(self.dtype).itemsize
+        return self.width * self.held.itemsize
+
+    @property
+    def held(self) -> np.dtype[Any]:
+        """The type in which numpy holds the numbers."""
+        return np.dtype(DTYPES[self.dtype])
 
     @property
     def block_rows(self) -> int:

@@ -63,7 +63,7 @@ def map_table(path: Path, table: Table) -> Mapped:
         table=table,
         file=file,
         versions=np.frombuffer(memory, np.int64, table.num_rows),
-        rows=np.frombuffer(memory, table.dtype, table.num_rows * table.width, split).reshape(-1, table.width),
+        rows=np.frombuffer(memory, table.held, table.num_rows * table.width, split).reshape(-1, table.width),
         marks=np.frombuffer(memory, np.uint8, table.num_blocks, split + table.num_rows * table.row_bytes),
     )
 

@@ -224,7 +224,7 @@ def _shown(url: str) -> str:
 
 def _record(table: Table) -> np.dtype[Any]:
     """What a row is on the server; its version is stored plus one, so that zeros say -1."""
-    row = np.dtype(table.dtype).newbyteorder("<")
+    row = table.held.newbyteorder("<")
     return np.dtype([("version", "<i8"), ("row", row, (table.width,))])
 
 

@@ -59,7 +59,7 @@ class Store:
         """Copies of rows, and of each the version it was pushed with (-1: never pushed)."""
         kind = self._table(table)
         picked, order = _ascending(kind, rows)
-        values = np.empty((_count(picked), kind.width), kind.dtype)
+        values = np.empty((_count(picked), kind.width), kind.held)
         versions = np.empty(len(values), np.int64)
         self._backend.read(kind, list(pieces(kind, picked)), values, versions)
         if order is None:
@@ -74,6 +74,8 @@ class Store:
         Push its first value before anyone adds: a push beside additions may be lost.
         """
         kind = self._vector(table)
+        if kind.held != kind.dtype:
+            raise InputError(f"store: table {table!r} holds the bits of {kind.dtype}, which cannot be added to")
         return self._backend.add(kind, np.ascontiguousarray(_checked(kind, delta, (kind.width,))))
 
     def read(self, table: str) -> tuple[Values, int]:
@@ -135,8 +137,8 @@ def _count(rows: Rows) -> int:
 
 def _checked(table: Table, values: ArrayLike, shape: tuple[int, ...]) -> Values:
     array = np.asarray(values)
-    if array.shape != shape or array.dtype != table.dtype:
-        given, wanted = f"{array.dtype} of shape {array.shape}", f"{table.dtype} of shape {shape}"
+    if array.shape != shape or array.dtype != table.held:
+        given, wanted = f"{array.dtype} of shape {array.shape}", f"{table.held} of shape {shape}"
         raise InputError(f"store: values for table {table.name!r} are {given}; expected {wanted}")
     return array
 

@@ -15,7 +15,7 @@ from halocast.base.errors import RunError
 from halocast.exec.run.state import RankState
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import Store, create_store, open_store
-from halocast.schedule.ir import SHARED, Kind, Op, Payload, Role
+from halocast.schedule.ir import SHARED, Kind, Numbers, Op, Payload, Role
 
 POLL_S = 0.001
 
@@ -45,16 +45,17 @@ def make_store(state: RankState) -> Store:
 
 
 def tables_of(state: RankState) -> list[Table]:
-    dtype, itemsize = state.job.settings.dtype, state.features.element_size()
+    rows = Numbers(state.job.settings.dtype)
     tables = []
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.PUSH:
             buffer = state.schedule.buffer(SHARED, op.writes[0])
             assert buffer is not None, "the checker has seen it"
             is_vector = _is_vector(state, op.reads[0])
-            width = _payload(op) // itemsize // (1 if is_vector else state.part.num_inner)
-            num_rows = buffer.num_bytes // itemsize // width  # of all slots
-            tables.append(Table(name=buffer.name, num_rows=num_rows, width=width, dtype=dtype))
+            numbers = rows.master if is_vector else rows
+            width = _payload(op) // numbers.itemsize // (1 if is_vector else state.part.num_inner)
+            num_rows = buffer.num_bytes // numbers.itemsize // width  # of all slots
+            tables.append(Table(name=buffer.name, num_rows=num_rows, width=width, dtype=str(numbers)))
             if _is_bounding(state, op):
                 tables.append(Table(name=_turns(buffer.name), num_rows=state.schedule.num_ranks, width=1))
     return tables
@@ -98,7 +99,7 @@ def pull(state: RankState, op: Op, epoch: int) -> int:
         writer, lag = state.sources[op.name, table]
         slot = _slot(state, writer, writer.latest(epoch - lag))  # before the first instance: a slot not yet written
         values, versions = store.pull(table, state.part.halo + slot)
-        state.put(op, op.writes[0], torch.from_numpy(values).to(state.link.device), epoch)
+        state.put(op, op.writes[0], _tensor(state, values), epoch)
         state.versions[op.writes[0]][epoch] = versions
     return _payload(op)
 
@@ -148,7 +149,14 @@ def _turns(table: str) -> str:
 
 
 def _array(values: torch.Tensor) -> np.ndarray:
-    return values.detach().cpu().numpy()
+    """What the store keeps; of bfloat16 numbers the bits."""
+    given = values.detach().cpu()
+    return (given.view(torch.int16) if given.dtype is torch.bfloat16 else given).numpy()
+
+
+def _tensor(state: RankState, rows: np.ndarray) -> torch.Tensor:
+    """Rows as the store kept them."""
+    return torch.from_numpy(rows).view(state.features.dtype).to(state.link.device)
 
 
 def _store(state: RankState) -> Store:
