@@ -42,11 +42,11 @@ def aggregate(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     kernels: Launched = []
     if _num_copied(spec, layer, size):
         kernels += copy_rows(_num_joined(spec, layer, size), wide)  # inner and halo rows into one tensor
-    kernels += drop_rows(spec, _num_dropped(spec, layer, size), wide)
+    kernels += _drop(spec, _num_dropped(spec, layer, size), wide)
     if spec.attends(layer):
         kernels += _attend(spec, layer, size)
     elif spec.aggregates(layer):
-        kernels += sum_columns(spec, size.num_inner, _num_joined(spec, layer, size), size.num_edges, wide)
+        kernels += _sum(spec, size.num_inner, _num_joined(spec, layer, size), size.num_edges, wide)
     return tuple(kernels)
 
 
@@ -76,22 +76,18 @@ def aggregate_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
     return (*kernels, *(_drop_back(spec, joined, wide) if layer > 0 else ()))
 
 
-def sum_columns(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width: int) -> Kernels:
-    """Sums over the neighbours among some columns of a local graph, scaled by degrees; backward with rows and columns
-    exchanged."""
-    scale: Launched = [("elementwise", (num_rows * width, 2))]
-    if spec.kind is not ModelKind.SAGE:  # both ends of an edge are normalised
-        scale.append(("elementwise", (num_columns * width, 2)))
-    return (("spmm", (num_rows, num_columns, num_edges, width)), *scale)
+def add_columns(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """A piece of a layer's sum over neighbours: the halo rows of `size` alone, summed and added to the rest."""
+    wide = spec.widths[layer]
+    summed = _sum(spec, size.num_inner, size.num_halo, size.num_edges, wide)
+    return (*_drop(spec, size.num_halo, wide), *summed, *blend_rows(size.num_inner, wide))
 
 
-def drop_rows(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
-    """Dropout of rows: they are read, and written with a mask."""
-    return (("dropout", (num_rows * width, 3)),) if spec.dropout > 0 else ()
-
-
-def _drop_back(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
-    return (("elementwise", (num_rows * width, 3)),) if spec.dropout > 0 else ()
+def add_columns_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
+    """From the gradient of a layer's sum to that of the halo rows of `size`."""
+    wide = spec.widths[layer]
+    summed = _sum_back(spec, size.num_inner, size.num_halo, size.num_edges, wide)
+    return (*summed, *_drop_back(spec, size.num_halo, wide))
 
 
 def loss(spec: ModelSpec, num_inner: int) -> Kernels:
@@ -150,15 +146,34 @@ def _products_back(spec: ModelSpec, layer: int, n: int) -> Launched:
     return _mix_first_back(spec, layer, n) if spec.mixes_first(layer) else _multiply_back(spec, layer, n)
 
 
+def _sum(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width: int) -> Kernels:
+    """Sums over those neighbours that are among some columns of a local graph, scaled by degrees."""
+    scale: Launched = [("elementwise", (num_rows * width, 2))]
+    if spec.kind is not ModelKind.SAGE:  # both ends of an edge are normalised
+        scale.append(("elementwise", (num_columns * width, 2)))
+    return (("spmm", (num_rows, num_columns, num_edges, width)), *scale)
+
+
+def _sum_back(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width: int) -> Kernels:
+    """From the gradient of such sums to that of the columns: the transposed product, and the scales."""
+    transposed = _sum(spec, num_columns, num_rows, num_edges, width)
+    return transposed if spec.kind is not ModelKind.SAGE else (("elementwise", (num_rows * width, 2)), transposed[0])
+
+
+def _drop(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
+    return (("dropout", (num_rows * width, 3)),) if spec.dropout > 0 else ()
+
+
+def _drop_back(spec: ModelSpec, num_rows: int, width: int) -> Kernels:
+    return (("elementwise", (num_rows * width, 3)),) if spec.dropout > 0 else ()
+
+
 def _aggregate_back(spec: ModelSpec, joined: int, size: PartSize, width: int) -> Launched:
     """The transposed product, scaled first; where own rows are used apart, their gradient is added to the sum's."""
-    n = size.num_inner
-    transposed = sum_columns(spec, joined, n, size.num_edges, width)
-    if spec.kind is not ModelKind.SAGE:
-        return [*transposed]
-    spmm, _ = transposed
-    padded: Launched = [("elementwise", (joined * width, 1)), ("elementwise", (joined * width, 3))]
-    return [("elementwise", (n * width, 2)), spmm, *padded]
+    kernels: Launched = [*_sum_back(spec, size.num_inner, joined, size.num_edges, width)]
+    if spec.kind is ModelKind.SAGE:
+        kernels += [("elementwise", (joined * width, 1)), ("elementwise", (joined * width, 3))]
+    return kernels
 
 
 def _attend(spec: ModelSpec, layer: int, size: PartSize) -> Launched:
