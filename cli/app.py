@@ -14,9 +14,9 @@ from halocast.cli.options import Json, ProfileFile, ScenarioFile, Set, TraceFile
 from halocast.cli.output import note, print_json, require_trace, status, write_trace
 from halocast.cli.plan import plan_command
 from halocast.cli.published import published_command
-from halocast.cli.run import run_command
 from halocast.cli.show import list_names, show_thing
 from halocast.cli.sweep import sweep_command
+from halocast.cli.train import run_command
 from halocast.cli.validate import validate_command
 from halocast.cli.whatif import breakeven_command, whatif_command
 from halocast.reports.table import constants, size, text_table, used_of

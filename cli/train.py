@@ -1,4 +1,4 @@
-"""`halocast run`: what a real run says about itself, and jobs for torchrun."""
+"""`halocast run`: trains, and prints what a real run says about itself; writes jobs for torchrun."""
 
 from pathlib import Path
 from typing import Annotated
