@@ -89,3 +89,13 @@ def test_the_columns_of_all_pieces_add_up_to_the_whole_sum() -> None:
     cuts = [order[:50], order[50:51], order[51:]]
     total = sum(cut(part, full, some).block.aggregate(rows[torch.from_numpy(some)]) for some in cuts)
     torch.testing.assert_close(total, full.aggregate(rows), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [ModelKind.SAGE, ModelKind.GCN])
+def test_a_peer_that_gives_nothing_adds_nothing(kind: ModelKind) -> None:
+    part = build_parts(GRAPH, metis_parts(GRAPH, 3))[0]
+    full = block_of(part, torch.float64, torch.device("cpu"))
+    none = cut(part, full, np.arange(0))
+    summed = NEIGHBOURS[kind](none.block, torch.zeros(0, 7, dtype=torch.float64))
+    assert torch.equal(summed, torch.zeros(part.num_inner, 7, dtype=torch.float64))
+    assert BACK[kind](none, summed).shape == (0, 7)

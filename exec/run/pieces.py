@@ -128,7 +128,8 @@ def _columns(state: "RankState", matrix: str) -> Columns:
         if counted is not None:
             peers = np.flatnonzero(counted.counts[:, state.rank])
             bounds = state.part.halo_offsets
-            places = state.part.num_inner + np.concatenate([np.arange(bounds[p], bounds[p + 1]) for p in peers])
+            lists = [np.arange(bounds[peer], bounds[peer + 1]) for peer in peers]
+            places = state.part.num_inner + np.concatenate([*lists, np.arange(0)])
         state.columns[matrix] = cut(state.part, state.block, places)
     return state.columns[matrix]
 
