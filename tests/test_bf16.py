@@ -166,7 +166,7 @@ def test_vanilla_on_two_ranks_stays_close_to_one_process_in_bfloat16(kind: Model
 
 
 def test_bfloat16_learns_as_well_as_float32() -> None:
-    """Accuracy on 500 test nodes after 40 epochs, within two points."""
+    """Accuracy on 120 test nodes after 40 epochs, within two points."""
     graph = small_graph(nodes=600, mixing=0.4)
     spec = spec_for(graph, dropout=0.2)
     scores = {}
