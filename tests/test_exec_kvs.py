@@ -328,7 +328,7 @@ def test_a_kind_of_store_that_does_not_exist_is_refused() -> None:
 
 
 def test_tables_are_checked_when_they_are_described() -> None:
-    with pytest.raises(InputError, match=r"table 't': unknown dtype 'float16'.*known: float32, float64"):
+    with pytest.raises(InputError, match=r"table 't': unknown dtype 'float16'.*known: bfloat16, float32, float64"):
         Table(name="t", num_rows=1, width=1, dtype="float16")
     with pytest.raises(InputError, match="table 't': 0 rows of width 1; both must be positive"):
         Table(name="t", num_rows=0, width=1)
