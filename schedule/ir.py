@@ -328,11 +328,15 @@ class Schedule:
 
     def sent(self, op: Op) -> Ints:
         """Bytes one instance of the op sends to each rank."""
-        return MOVED[op.kind](self, op)[0] if op.kind in MOVED else np.zeros(self.num_ranks, dtype=np.int64)
+        return self._moved(op, True)
 
     def received(self, op: Op) -> Ints:
         """Bytes one instance of the op receives from each rank."""
-        return MOVED[op.kind](self, op)[1] if op.kind in MOVED else np.zeros(self.num_ranks, dtype=np.int64)
+        return self._moved(op, False)
+
+    def _moved(self, op: Op, sent: bool) -> Ints:
+        """Bytes to each rank, or from each rank."""
+        return MOVED[op.kind](self, op, sent) if op.kind in MOVED else np.zeros(self.num_ranks, dtype=np.int64)
 
     def num_bytes(self, op: Op) -> int:
         """Bytes one instance of the op puts on the network or into the store (a PULL: takes out)."""
@@ -398,52 +402,48 @@ class Schedule:
         return self._awaited[op.rank, op.name]
 
 
-Moved = tuple[Ints, Ints]  # bytes sent to and received from each rank
-
-
 def _vector(num_ranks: int, peer: int, num_bytes: int) -> Ints:
     vector = np.zeros(num_ranks, dtype=np.int64)
     vector[peer] = num_bytes
     return vector
 
 
-def _exchanged(schedule: Schedule, op: Op) -> Moved:
+def _exchanged(schedule: Schedule, op: Op, sent: bool) -> Ints:
     work = op.work
     assert isinstance(work, Exchange)
-    counts = schedule._matrices[work.matrix].counts * work.row_bytes
-    row, column = counts[op.rank], counts[:, op.rank]
-    return (column, row) if work.transposed else (row, column)
+    counts = schedule._matrices[work.matrix].counts
+    return (counts[:, op.rank] if work.transposed is sent else counts[op.rank]) * work.row_bytes
 
 
-def _message(schedule: Schedule, op: Op) -> Moved:
+def _message(schedule: Schedule, op: Op, sent: bool) -> Ints:
     assert isinstance(op.work, Message)
-    there, none = _vector(schedule.num_ranks, op.work.peer, op.work.num_bytes), np.zeros(schedule.num_ranks, np.int64)
-    return (there, none) if op.kind is Kind.SEND else (none, there)
+    return _vector(schedule.num_ranks, op.work.peer, op.work.num_bytes if sent is (op.kind is Kind.SEND) else 0)
 
 
-def _around(share: Callable[[int, int], int]) -> Callable[[Schedule, Op], Moved]:
+def _around(share: Callable[[int, int], int]) -> Callable[[Schedule, Op, bool], Ints]:
     """A ring: so much of the payload to the next rank of the group, as much from the one before."""
 
-    def moved(schedule: Schedule, op: Op) -> Moved:
+    def moved(schedule: Schedule, op: Op, sent: bool) -> Ints:
         assert isinstance(op.work, Payload)
-        group, num = schedule.group(op), schedule.num_ranks
-        place, num_bytes = group.index(op.rank), share(op.work.num_bytes, len(group))
-        after, before = group[(place + 1) % len(group)], group[place - 1]
-        return _vector(num, after, num_bytes), _vector(num, before, num_bytes)
+        group = schedule.group(op)
+        place = group.index(op.rank)
+        peer = group[(place + 1) % len(group)] if sent else group[place - 1]
+        return _vector(schedule.num_ranks, peer, share(op.work.num_bytes, len(group)))
 
     return moved
 
 
-def _broadcast(schedule: Schedule, op: Op) -> Moved:
+def _broadcast(schedule: Schedule, op: Op, sent: bool) -> Ints:
     """Down a chain from the root: every rank but the last sends the payload on to the next."""
     assert isinstance(op.work, Broadcast)
-    chain, num, size = broadcast_chain(schedule.group(op), op.work.root), schedule.num_ranks, op.work.num_bytes
-    place, none = chain.index(op.rank), np.zeros(schedule.num_ranks, np.int64)
-    sent = _vector(num, chain[place + 1], size) if place + 1 < len(chain) else none
-    return sent, _vector(num, chain[place - 1], size) if place else none
+    chain = broadcast_chain(schedule.group(op), op.work.root)
+    place = chain.index(op.rank)
+    ends = place + 1 < len(chain) if sent else place > 0
+    peer = chain[(place + 1) % len(chain)] if sent else chain[place - 1]
+    return _vector(schedule.num_ranks, peer, op.work.num_bytes if ends else 0)
 
 
-MOVED: Mapping[Kind, Callable[[Schedule, Op], Moved]] = MappingProxyType(
+MOVED: Mapping[Kind, Callable[[Schedule, Op, bool], Ints]] = MappingProxyType(
     {
         Kind.EXCHANGE: _exchanged,
         Kind.SEND: _message,
