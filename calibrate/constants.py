@@ -46,7 +46,7 @@ class FitQuality:
     worst: Residual | None
 
 
-def make_profile(made: Made, points: Sequence[MeasuredPoint]) -> tuple[ProfileTable, list[FitQuality]]:
+def make_profile(origin: Made, points: Sequence[MeasuredPoint]) -> tuple[ProfileTable, list[FitQuality]]:
     fits, warm = (_kernel_fits([p for p in points if bool(p.note.get("warm")) is hot]) for hot in (False, True))
     busy = _ratios(points, "busy")
     bare = Measured(
@@ -54,13 +54,13 @@ def make_profile(made: Made, points: Sequence[MeasuredPoint]) -> tuple[ProfileTa
         warm=tuple(fit for fit, _ in warm.values()),
         busy=tuple(busy.items()),
     )
-    points = [_with_crowd(point, made.ranks) for point in points]
+    points = [_with_crowd(point, origin.ranks) for point in points]
     cache_ranks = max((p.note.get("ranks", 1) for p in points if p.kind == "executed"), default=1)
-    most_bytes = made.last_cache_bytes / cache_ranks or inf
+    most_bytes = origin.last_cache_bytes / cache_ranks or inf
     overhead, context, cache_bytes, op_rows = fit_ops(bare, points, most_bytes)
     known = replace(bare, launch_s=overhead.launch_s, cache_bytes=cache_bytes, context=tuple(context.items()))
     # where ranks have devices of their own, their transports do not take cores that compute
-    on_cores = made.device == CPU
+    on_cores = origin.device == CPU
     messages, others = _messages([p for p in points if not p.group.startswith(EMULATED)], on_cores)
     between_hosts, _ = _messages([p for p in points if p.group.startswith(EMULATED)], on_cores)
     if messages is not None and on_cores:
@@ -68,7 +68,7 @@ def make_profile(made: Made, points: Sequence[MeasuredPoint]) -> tuple[ProfileTa
         overhead = replace(overhead, communication_op_s=communication_s)
         messages, between_hosts = _with_steps(messages, extra_step_s), _with_steps(between_hosts, extra_step_s)
     table = ProfileTable(
-        made=made,
+        made=origin,
         kernels={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in fits.items()},
         warm={kind: fit_table(fit, KERNEL_DIMS[kind]) for kind, (fit, _) in warm.items()},
         context=context,

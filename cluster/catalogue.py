@@ -208,14 +208,14 @@ def _cluster_path(name_or_path: str | os.PathLike[str]) -> Path:
 def _transport(file: ClusterFile, asked: str | None, devices: Iterable[Device], path: Path) -> Transport:
     name = file.transport if asked is None else asked
     if name not in list(Transport):
-        raise unknown("transport", name, [one.value for one in Transport])
+        raise unknown("transport", name, [transport.value for transport in Transport])
     for device in dict.fromkeys(devices):
         supported = ", ".join(device.transports)
         legal = name in device.transports
         require(legal, f"{path}: device {device.name} does not support transport {str(name)!r} (it has: {supported})")
-    have = [one for one in Transport if getattr(file, one) is not None]
+    have = [transport for transport in Transport if getattr(file, transport) is not None]
     if name not in have:
-        tables = ", ".join(f"[{one}]" for one in have) or "none"
+        tables = ", ".join(f"[{transport}]" for transport in have) or "none"
         raise InputError(f"{path}: transport {str(name)!r} needs a [{name}] table (the file has: {tables})")
     return Transport(name)
 

@@ -116,12 +116,12 @@ class Graph:
         column per split, the first column counts.
         """
         keys = ("x", "edge_index", "y", *MASKS)
-        found = {key: _array(value) for key in keys if (value := getattr(data, key, None)) is not None}
+        arrays = {key: _array(value) for key in keys if (value := getattr(data, key, None)) is not None}
         for key in keys[:3]:
-            require(key in found, f"{name}: the data has no {key}; needed: x, edge_index and y")
-        edges = found["edge_index"]
+            require(key in arrays, f"{name}: the data has no {key}; needed: x, edge_index and y")
+        edges = arrays["edge_index"]
         require(edges.ndim == 2 and len(edges) == 2, f"{name}: edge_index has shape {edges.shape}; expected [2, edges]")
-        return _from_arrays(edges, found["x"], found["y"], found, name=name, num_classes=num_classes, seed=seed)
+        return _from_arrays(edges, arrays["x"], arrays["y"], arrays, name=name, num_classes=num_classes, seed=seed)
 
     @staticmethod
     def from_dgl(
@@ -140,9 +140,11 @@ class Graph:
         require(bool(graph.is_homogeneous), f"{name}: several kinds of nodes or edges; a homogeneous graph is needed")
         for key in (features, labels):
             require(key in graph.ndata, f"{name}: ndata has no {key!r} (there are: {', '.join(graph.ndata)})")
-        found = {key: _array(value) for key, value in graph.ndata.items() if key in (features, labels, *MASKS)}
+        arrays = {key: _array(value) for key, value in graph.ndata.items() if key in (features, labels, *MASKS)}
         edges = np.stack([_array(end) for end in graph.edges()])
-        return _from_arrays(edges, found[features], found[labels], found, name=name, num_classes=num_classes, seed=seed)
+        return _from_arrays(
+            edges, arrays[features], arrays[labels], arrays, name=name, num_classes=num_classes, seed=seed
+        )
 
     def __repr__(self) -> str:
         sizes = f"{self.num_nodes:,} nodes, {self.num_edges:,} edges, {self.num_features} features"

@@ -135,10 +135,10 @@ class GatLinear(nn.Module):
 
     def forward(self, block: Block, rows: Tensor) -> Tensor:
         heads, width, _ = self.ends.shape
-        made = widened(self.rows(rows))
-        scores = (made @ torch.block_diag(*self.ends)).view(-1, heads, 2)  # type: ignore[no-untyped-call]
+        values = widened(self.rows(rows))
+        scores = (values @ torch.block_diag(*self.ends)).view(-1, heads, 2)  # type: ignore[no-untyped-call]
         source, target = scores[..., 0].contiguous(), scores[: block.num_inner, :, 1].contiguous()
-        mixed = attend(block.aggregate.edges, source, target, made.view(-1, heads, width))
+        mixed = attend(block.aggregate.edges, source, target, values.view(-1, heads, width))
         joined = mixed.flatten(1) if heads * width == len(self.bias) else mixed.mean(1)
         return (joined + self.bias).to(rows.dtype)
 
@@ -200,10 +200,10 @@ class Gnn(nn.Module):
         neighbours, `first` the inner output rows of layer 0, where later layers mix them in."""
         if self.spec.recompute and torch.is_grad_enabled():
             anchor = next(self.linears[index].parameters())
-            made: Tensor = _Again.apply(  # type: ignore[no-untyped-call]
+            output: Tensor = _Again.apply(  # type: ignore[no-untyped-call]
                 lambda rows, first: self._layer(index, rows, block, aggregated, first), anchor, rows, first
             )
-            return made
+            return output
         return self._layer(index, rows, block, aggregated, first)
 
     def _layer(self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None, first: Tensor | None) -> Tensor:

@@ -42,19 +42,19 @@ MOST_BITS = 64  # of a number
 
 def check(schedule: Schedule) -> Schedule:
     """The schedule itself if it is legal; else an InputError with the first problem."""
-    found = problems(schedule)
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise InputError(f"illegal schedule: {found[0]}{more}")
+    broken = problems(schedule)
+    if broken:
+        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+        raise InputError(f"illegal schedule: {broken[0]}{more}")
     return schedule
 
 
 def problems(schedule: Schedule) -> tuple[str, ...]:
     """Messages of the first rule that is broken; empty if the schedule is legal."""
     for rule in RULES:
-        found = tuple(rule(schedule))
-        if found:
-            return found
+        messages = tuple(rule(schedule))
+        if messages:
+            return messages
     return ()
 
 
@@ -163,14 +163,14 @@ def _matching(schedule: Schedule) -> Iterator[str]:
 
 def _agreed(schedule: Schedule) -> frozenset[str]:
     """Names of communications whose ops all agree and reach no other rank; comparing all their pairs would be slow."""
-    found = []
+    names = []
     for members in communications(schedule):
         op = schedule.ops[members[0]]
         group, gives = schedule.group(op), schedule.gives(op)
         inside = np.isin(np.arange(schedule.num_ranks), group)
         if len(members) == len(group) and not (gives | gives.T)[np.ix_(inside, ~inside)].any():
-            found.append(op.name)
-    return frozenset(found)
+            names.append(op.name)
+    return frozenset(names)
 
 
 def _disagreement(op: Op, peer: Op) -> str:
@@ -295,8 +295,8 @@ def staleness(schedule: Schedule) -> tuple[Read, ...]:
         for buffer in op.reads:
             own = op.carries and buffer in op.writes  # a running mean's last value
             if schedule.writers(op.rank, buffer) and not own:
-                found = frozenset[int]().union(*(ages.read(op, buffer, epoch) for epoch in epochs))
-                reads.append(Read(op.rank, op.name, buffer, tuple(sorted(found))))
+                ages_seen = frozenset[int]().union(*(ages.read(op, buffer, epoch) for epoch in epochs))
+                reads.append(Read(op.rank, op.name, buffer, tuple(sorted(ages_seen))))
     return tuple(reads)
 
 

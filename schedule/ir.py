@@ -290,12 +290,12 @@ class Schedule:
 
     @cached_property
     def _writers(self) -> dict[tuple[int, str], list[Op]]:
-        made: dict[tuple[int, str], list[Op]] = defaultdict(list)
+        writers: dict[tuple[int, str], list[Op]] = defaultdict(list)
         for op in self.ops:
             for name in op.writes:
                 if buffer := self.buffer(op.rank, name):
-                    made[buffer.rank, name].append(op)
-        return dict(made)
+                    writers[buffer.rank, name].append(op)
+        return dict(writers)
 
     @cached_property
     def _matrices(self) -> dict[str, Matrix]:

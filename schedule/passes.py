@@ -269,12 +269,12 @@ def read_lag(schedule: Schedule, reader: Op, buffer: str) -> tuple[Op, int] | No
     An explicit `after` edge decides; without one, writer and reader must share a lane.
     """
     lags = dict(reversed(reader.after))
-    made = schedule.writers(reader.rank, buffer)
-    waited = [(lags[w.name], -k, w) for k, w in enumerate(made) if w.name in lags]
+    writers = schedule.writers(reader.rank, buffer)
+    waited = [(lags[w.name], -k, w) for k, w in enumerate(writers) if w.name in lags]
     if waited:
         lag, _, writer = min(waited, key=lambda item: item[:2])
         return writer, lag
-    same = [w for w in made if w.rank == reader.rank and w.lane == reader.lane]
+    same = [w for w in writers if w.rank == reader.rank and w.lane == reader.lane]
     if not same:
         return None
     place = schedule.places

@@ -211,10 +211,10 @@ def _parse_op(rest: str) -> Op:
         else:
             raise unknown("clause", key, [*_WORK_CLAUSES, *_OP_CLAUSES])
     try:
-        made = WORK_OF[Kind(kind)](**work)
+        variant = WORK_OF[Kind(kind)](**work)
     except TypeError:  # clauses that are missing, or of another kind
         raise InputError(f"a {kind} does not take {', '.join(work) or 'nothing'}") from None
-    return Op(rank=int(rank), lane=parse_lane(lane), name=name, work=made, **fields)
+    return Op(rank=int(rank), lane=parse_lane(lane), name=name, work=variant, **fields)
 
 
 def _kernels(value: str) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def _staging(schedule: Schedule, cluster: Cluster, rank: int) -> int:
             rings.add(op.lane)
         else:
             peers[op.lane].update(schedule.partners(op))
-    near = sum(cluster.same_host(rank, peer) for found in peers.values() for peer in found)
-    far = sum(any(not cluster.same_host(rank, peer) for peer in found) for found in peers.values())
+    near = sum(cluster.same_host(rank, peer) for partners in peers.values() for peer in partners)
+    far = sum(any(not cluster.same_host(rank, peer) for peer in partners) for partners in peers.values())
     connections = near + (len(rings) if schedule.num_ranks > 1 else 0)
     return connections * _num_channels(cluster) * NCCL_CHANNEL_BYTES + far * NCCL_NET_BYTES
 

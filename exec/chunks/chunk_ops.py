@@ -44,9 +44,9 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     if len(here.history) <= epoch:
         here.history.append(EpochOutcome(loss=0.0, hits=list(NOTHING)))
     now = here.history[epoch]
-    found = [hits(logits.detach()[rows], labels) for rows, labels in chunk.masks]
+    hits_by_mask = [hits(logits.detach()[rows], labels) for rows, labels in chunk.masks]
     now.loss += float(share.detach())
-    now.hits = [(a + c, b + d) for (a, b), (c, d) in zip(now.hits, found, strict=True)]
+    now.hits = [(a + c, b + d) for (a, b), (c, d) in zip(now.hits, hits_by_mask, strict=True)]
     return 0
 
 

@@ -106,8 +106,8 @@ class ChunkState(RankState):
 
     def table(self, names: tuple[str, ...], *roles: Role) -> Tensor:
         """The table with one of these roles among the named buffers."""
-        found = [name for name in names if self.rows_of(name) is Rows.ALL and self.role_of(name) in roles]
-        return self.tables[found[0]]
+        matching = [name for name in names if self.rows_of(name) is Rows.ALL and self.role_of(name) in roles]
+        return self.tables[matching[0]]
 
     def has(self, names: tuple[str, ...], role: Role) -> bool:
         return bool(self.names(names, role=role))
@@ -175,13 +175,13 @@ class ChunkState(RankState):
         rows = first = self.features
         spec = self.job.spec
         for layer in range(spec.layers):
-            made = []
+            outputs = []
             for c in self.chunks:
                 given = torch.cat([rows[c.rows], rows[c.halo]]) if spec.aggregates(layer) else rows[c.rows]
                 aggregated = self.aggregated[c.rows] if self.aggregated is not None and layer == 0 else None
                 mixed = first[c.rows] if spec.mixes_first(layer) else None
-                made.append(self.model.layer(layer, given, c.block, aggregated, mixed))
-            rows = torch.cat(made)
+                outputs.append(self.model.layer(layer, given, c.block, aggregated, mixed))
+            rows = torch.cat(outputs)
             first = rows if layer == 0 else first
         self.model.train()
         return rows
@@ -210,11 +210,11 @@ def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
 
 def _chunks(parts: list[Part], dtype: torch.dtype, link: Endpoint) -> list[Chunk]:
     bounds = np.cumsum([0, *(part.num_inner for part in parts)]).tolist()
-    made = []
+    chunks = []
     for number, (part, halo) in enumerate(zip(parts, table_rows(parts), strict=True)):
         owners = np.repeat(np.arange(len(parts)), np.diff(part.halo_offsets))
         masks = [np.flatnonzero(mask) for mask in (part.train_mask, part.val_mask, part.test_mask)]
-        made.append(
+        chunks.append(
             Chunk(
                 number=number,
                 rows=slice(bounds[number], bounds[number + 1]),
@@ -227,7 +227,7 @@ def _chunks(parts: list[Part], dtype: torch.dtype, link: Endpoint) -> list[Chunk
                 ],
             )
         )
-    return made
+    return chunks
 
 
 def chunk_state(state: RankState) -> ChunkState:

@@ -118,8 +118,8 @@ def enter(host: Host) -> None:
 
 def remove_stale() -> None:
     """Remove what runs that are no more have left; two that do this at a time get into each other's way harmlessly."""
-    found = [match for name in _all_namespaces() if (match := OURS.fullmatch(name))]
-    _remove([match[0] for match in found if match["owner"] != _owner(match["pid"])])
+    ours = [match for name in _all_namespaces() if (match := OURS.fullmatch(name))]
+    _remove([match[0] for match in ours if match["owner"] != _owner(match["pid"])])
 
 
 def _owner(pid: str) -> str:

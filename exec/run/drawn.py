@@ -27,8 +27,8 @@ class Ids:
 
     @property
     def counts(self) -> list[int]:
-        found: list[int] = self.picked.counts.tolist()
-        return found
+        counts: list[int] = self.picked.counts.tolist()
+        return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

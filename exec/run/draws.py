@@ -79,11 +79,11 @@ def exchange_ids(state: RankState, op: Op, epoch: int) -> int:
     num_bytes += channel.run(epoch, _tensor(state, _marked(ids)).reshape(-1, 1))
     state.announced[op.name].pop(epoch, None)
     came = channel.read(epoch).flatten().cpu().numpy()
-    found = joined(np.split(np.where(came < 0, ~came, came), np.cumsum(counts)[:-1]))
+    ids_by_peer = joined(np.split(np.where(came < 0, ~came, came), np.cumsum(counts)[:-1]))
     halo = state.rows_of(op.writes[0]) is Rows.HALO_IDS
-    state.put(op, op.writes[0], halo_ids(state, found) if halo else sent_ids(state, found), epoch)
+    state.put(op, op.writes[0], halo_ids(state, ids_by_peer) if halo else sent_ids(state, ids_by_peer), epoch)
     if len(op.writes) > 1:
-        places = found.places(state.part.send_offsets)[came >= 0]
+        places = ids_by_peer.places(state.part.send_offsets)[came >= 0]
         state.put(op, op.writes[1], sent_ids(state, picked(places, state.part.send_offsets)), epoch)
     return num_bytes
 
@@ -100,8 +100,8 @@ def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list
     num_bytes = channel.run(epoch, _tensor(state, said).reshape(-1, 1))
     counts = np.zeros(len(channel.recv_rows), np.int64)
     counts[np.array(channel.recv_rows) > 0] = channel.read(epoch).flatten().cpu().numpy()
-    found: list[int] = counts.tolist()
-    return num_bytes, found
+    ids_per_rank: list[int] = counts.tolist()
+    return num_bytes, ids_per_rank
 
 
 def halo_ids(state: RankState, came: Picked) -> Ids:

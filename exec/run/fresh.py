@@ -87,9 +87,9 @@ def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used:
 
 def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> None:
     """The partial gradients of halo rows that were made in this epoch, sent to their owners at once."""
-    made = state.made_grads[layer]
+    partial = state.made_grads[layer]
     what = f"fresh gradients of layer {layer} in epoch {epoch}"
-    fresh = gather_once(state.link, made.contiguous(), state.recv_counts, state.send_counts, what)
+    fresh = gather_once(state.link, partial.contiguous(), state.recv_counts, state.send_counts, what)
     _note(state, epoch, layer, "gradients", used, fresh)
 
 

@@ -162,8 +162,8 @@ def exchange(state: RankState, op: Op, epoch: int) -> int:
     if moves is Rows.ALL:
         return swap(state, op, epoch)
     rows = state.value(op, op.reads[0], epoch)
-    made = state.instance(op, op.reads[0], epoch)
-    state.ages.made[op.name][epoch] = epoch if made is None else made  # what nobody writes is as new as can be
+    instance = state.instance(op, op.reads[0], epoch)
+    state.ages.made[op.name][epoch] = epoch if instance is None else instance  # what nobody writes is as new as can be
     channel = state.channels[op.name]
     sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
     picked = state.send_lists(op) if sent is None else sent.rows

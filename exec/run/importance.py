@@ -62,8 +62,8 @@ def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
         if "odds" not in state.notes:
             state.notes["odds"] = _rule(op).of(state.part)
         return -1, state.notes["odds"]
-    found: Reals = state.value(op, op.reads[0], epoch).astype(np.float64)
-    return instance, found
+    odds: Reals = state.value(op, op.reads[0], epoch).astype(np.float64)
+    return instance, odds
 
 
 def _planned(state: RankState, params: dict[str, str], version: int, p: Reals, ids: Ids) -> Ids:
@@ -118,8 +118,8 @@ def _cache(state: RankState, op: Op, like: Tensor) -> Cache:
         size = buffer.num_bytes // (like.shape[1] * like.element_size())
         place = torch.full((state.part.num_halo,), -1, dtype=torch.int64, device=like.device)
         state.notes["cache"] = Cache(like.new_zeros((size, like.shape[1])), place)
-    found: Cache = state.notes["cache"]
-    return found
+    cache: Cache = state.notes["cache"]
+    return cache
 
 
 @torch.no_grad()
@@ -150,9 +150,9 @@ def _rule(op: Op) -> Important:
 
 def _squares(rows: Tensor, matrix: Tensor | None) -> Reals:
     exact = widened(rows)
-    made = exact if matrix is None else exact @ matrix.T
-    found: Reals = made.square().sum(1).cpu().numpy().astype(np.float64)
-    return found
+    product = exact if matrix is None else exact @ matrix.T
+    squares: Reals = product.square().sum(1).cpu().numpy().astype(np.float64)
+    return squares
 
 
 def _neighbour_matrix(linear: nn.Module) -> Tensor | None:

@@ -55,17 +55,17 @@ def join_ages(
 
     `notes` as written by each rank; `received_rows[rank][exchange]` says how many rows come from each peer.
     """
-    made = [{op: dict(map(tuple, pairs)) for op, pairs in note["made"].items()} for note in notes]
-    found: dict[Key, Counter[int]] = defaultdict(Counter)
+    epochs_made = [{op: dict(map(tuple, pairs)) for op, pairs in note["made"].items()} for note in notes]
+    rows_by_age: dict[Key, Counter[int]] = defaultdict(Counter)
     for rank, note in enumerate(notes):
         for reader, buffer, times in note["reads"]:
             for epoch, exchange, instance, drawn_rows in times:
                 for peer, num_rows in enumerate(drawn_rows or received_rows[rank][exchange]):
                     if num_rows:
-                        found[reader, buffer][epoch - made[peer][exchange][instance]] += num_rows
+                        rows_by_age[reader, buffer][epoch - epochs_made[peer][exchange][instance]] += num_rows
         for reader, buffer, ages in note["stored"]:
-            found[reader, buffer].update(dict(ages))
-    return {key: dict(sorted(ages.items())) for key, ages in sorted(found.items())}
+            rows_by_age[reader, buffer].update(dict(ages))
+    return {key: dict(sorted(ages.items())) for key, ages in sorted(rows_by_age.items())}
 
 
 def join_errors(notes: Sequence[list[dict[str, Any]]]) -> tuple[RowError, ...]:

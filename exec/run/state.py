@@ -128,8 +128,8 @@ class RankState:
     def _sources(self) -> dict[tuple[str, str], tuple[Op, int]]:
         """(op, buffer it reads) -> the writer it means and how many epochs back; looked up in every op."""
         pairs = [(op, name) for op in self.schedule.by_rank[self.rank] for name in op.reads]
-        found = {(op.name, name): read_lag(self.schedule, op, name) for op, name in pairs}
-        return {key: seen for key, seen in found.items() if seen}
+        sources = {(op.name, name): read_lag(self.schedule, op, name) for op, name in pairs}
+        return {key: seen for key, seen in sources.items() if seen}
 
     def _readers(self) -> dict[str, list[Op]]:
         readers: dict[str, list[Op]] = defaultdict(list)
@@ -165,8 +165,8 @@ class RankState:
 
     def instance(self, op: Op, name: str, epoch: int) -> int | None:
         """The epoch of the writer that `op` means when it reads `name`; None where nobody writes it."""
-        found = self.sources.get((op.name, name))
-        return None if found is None else found[0].latest(epoch - found[1])
+        source = self.sources.get((op.name, name))
+        return None if source is None else source[0].latest(epoch - source[1])
 
     def write(self, op: Op, rows: Rows, value: Any, epoch: int) -> None:
         """Keep a value for those who read it; other lanes may still want older ones."""
@@ -187,9 +187,9 @@ class RankState:
     def forget(self, op: Op) -> None:
         """Let go of what the op read and nobody will read again."""
         for name in op.reads:
-            found = self.sources.get((op.name, name))
-            if found is not None and not self._in_channel(found[0], name):
-                for old in [e for e in list(self.values[name]) if self.is_read(found[0], name, e)]:
+            source = self.sources.get((op.name, name))
+            if source is not None and not self._in_channel(source[0], name):
+                for old in [e for e in list(self.values[name]) if self.is_read(source[0], name, e)]:
                     self._drop(name, old)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
@@ -225,11 +225,11 @@ class RankState:
         halo = [self.send_rows[start:end] for start, end in pairwise(bounds)]
         rows = {Counted.HALO: halo, Counted.ALL: [all_rows] * len(halo)}[matrix.rows]
         lists = [rows[peer] if count else all_rows[:0] for peer, count in enumerate(counts)]
-        for peer, (count, found) in enumerate(zip(counts, lists, strict=True)):
-            if count != len(found):
+        for peer, (count, given) in enumerate(zip(counts, lists, strict=True)):
+            if count != len(given):
                 raise InputError(
                     f"matrix {matrix.name}: rank {self.rank} would give rank {peer} {count} {matrix.rows} rows, "
-                    f"but has {len(found)}"
+                    f"but has {len(given)}"
                 )
         return torch.cat(lists)
 

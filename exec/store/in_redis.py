@@ -64,29 +64,29 @@ class RedisBackend:
 
     @classmethod
     def create(cls, where: str, tables: tuple[Table, ...], timeout_s: float) -> Self:
-        made = cls(_client(where, timeout_s), where, f"halocast-{uuid.uuid4().hex}", timeout_s)
-        made.tables, made._creator = tables, True
+        backend = cls(_client(where, timeout_s), where, f"halocast-{uuid.uuid4().hex}", timeout_s)
+        backend.tables, backend._creator = tables, True
         described = json.dumps([asdict(table) for table in tables])
         try:
-            with made._asking("create"):
+            with backend._asking("create"):
                 for table in tables:
-                    made._reserve(table)
-                made._client.set(made._store, described, ex=KEEP_S)
+                    backend._reserve(table)
+                backend._client.set(backend._store, described, ex=KEEP_S)
         except RunError:
-            made._abandon()
+            backend._abandon()
             raise
-        return made
+        return backend
 
     @classmethod
     def attach(cls, address: str, timeout_s: float) -> Self:
         url, store = urldefrag(address)
-        made = cls(_client(url, timeout_s), url, store, timeout_s)
-        with made._asking("open"):
-            described: Any = made._client.get(store)
+        backend = cls(_client(url, timeout_s), url, store, timeout_s)
+        with backend._asking("open"):
+            described: Any = backend._client.get(store)
         if described is None:
             raise RunError(f"store {_shown(url)}#{store}: there is none (or no longer)")
-        made.tables = tuple(record(Table, table, f"store {_shown(url)}") for table in json.loads(described))
-        return made
+        backend.tables = tuple(record(Table, table, f"store {_shown(url)}") for table in json.loads(described))
+        return backend
 
     @property
     def address(self) -> str:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def make_channels(state: "RankState") -> dict[str, Channel]:
     """One per exchange, and one more where the number of ids has to be said first."""
     names = sorted({op.name for op in state.schedule.ops if op.kind is Kind.EXCHANGE})
-    made: dict[str, Channel] = {}
+    channels: dict[str, Channel] = {}
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.EXCHANGE and state.rows_of(op.reads[0]) is not Rows.ALL:  # tables are swapped in place
             tag = names.index(op.name)
-            made[op.name] = _channel(state, op, tag, 2 * len(names))
+            channels[op.name] = _channel(state, op, tag, 2 * len(names))
             if _is_drawn(state, op) and state.rows_of(op.reads[0]) in IDS:
-                made[count_of(op)] = _channel(state, op, tag + len(names), 2 * len(names), counts=True)
-    return made
+                channels[count_of(op)] = _channel(state, op, tag + len(names), 2 * len(names), counts=True)
+    return channels
 
 
 def count_of(op: Op) -> str:
@@ -80,8 +80,8 @@ def _drawn_sizes(state: "RankState", op: Op, epoch: int) -> Sizes | None:
         return None
     counts: dict[Rows, list[int]] = {state.rows_of(name): state.value(op, name, epoch).counts for name in ids}
     if ids[0] == op.reads[0]:
-        found = state.announced[op.name].get(epoch)
-        return None if found is None else (counts[state.rows_of(ids[0])], found)
+        announced = state.announced[op.name].get(epoch)
+        return None if announced is None else (counts[state.rows_of(ids[0])], announced)
     sent, halo = counts[Rows.SENT_IDS], counts[Rows.HALO_IDS]
     assert isinstance(op.work, Exchange)
     return (halo, sent) if op.work.transposed else (sent, halo)

@@ -74,14 +74,14 @@ def _taken(state: RankState, op: Op, epoch: int, values: Tensor) -> int:
     return state.schedule.num_bytes(op)
 
 
-def _run(state: RankState, op: Op, epoch: int, given: Tensor, made: Tensor, collective: Callable[..., Any]) -> None:
+def _run(state: RankState, op: Op, epoch: int, given: Tensor, result: Tensor, collective: Callable[..., Any]) -> None:
     link = state.link
     if len(state.schedule.group(op)) == 1:
-        made.copy_(given)
+        result.copy_(given)
         return
-    source, target = link.down(given), link.room(made)
+    source, target = link.down(given), link.room(result)
     link.wait(collective(target, source, group=_group(state, op), async_op=True), _said(op, epoch), "its group")
-    link.move(target, made)
+    link.move(target, result)
 
 
 def _said(op: Op, epoch: int) -> str:

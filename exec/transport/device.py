@@ -260,10 +260,10 @@ def _open_cuda(backend: str, local_rank: int) -> Seam:
     if not torch.cuda.is_available():
         what = "backend nccl needs CUDA devices" if backend == "nccl" else "device cuda needs one"
         raise InputError(f"{what}, and torch sees none here (use transport gloo on device cpu)")
-    found = torch.cuda.device_count()
-    if backend == "nccl" and local_rank >= found:
-        raise InputError(f"backend nccl needs a GPU per rank, and this host has {found} for local rank {local_rank}")
-    where = torch.device("cuda", local_rank % found)
+    num_gpus = torch.cuda.device_count()
+    if backend == "nccl" and local_rank >= num_gpus:
+        raise InputError(f"backend nccl needs a GPU per rank, and this host has {num_gpus} for local rank {local_rank}")
+    where = torch.device("cuda", local_rank % num_gpus)
     torch.cuda.set_device(where)
     return Cuda(where)
 

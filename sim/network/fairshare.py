@@ -181,7 +181,7 @@ def retire(
     """Take out flows that are done, or within relative slack of it; their ids go to `out` in order, their components
     are marked as touched. Returns how many rows are left, how many flows ended, the smallest of their rates, the bytes
     that slack forgave, and the largest fraction of its duration that it took off one of them."""
-    found, floor, forgiven, shortened = 0, np.inf, 0.0, 0.0
+    num_ended, floor, forgiven, shortened = 0, np.inf, 0.0, 0.0
     f = 0
     while f < num:
         lacks_s = remaining[f] / rates[f]
@@ -190,8 +190,8 @@ def retire(
             f += 1
             continue
         head = heads[f]
-        out[found] = ids[head]
-        found += 1
+        out[num_ended] = ids[head]
+        num_ended += 1
         floor = min(floor, rates[f])
         forgiven += max(remaining[f], 0.0)
         if lacks_s > shortened * duration_s:
@@ -207,8 +207,8 @@ def retire(
         rates[f], began[f] = rates[num], began[num]
         for k in range(routes.shape[1]):
             routes[f, k] = routes[num, k]
-    out[:found].sort()
-    return num, found, floor, forgiven, shortened
+    out[:num_ended].sort()
+    return num, num_ended, floor, forgiven, shortened
 
 
 @cache

@@ -46,14 +46,14 @@ def main() -> int:
         return 2
     try:
         scenarios = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-        found = [(scenario["name"], worst_difference(scenario)) for scenario in scenarios]
+        differences = [(scenario["name"], worst_difference(scenario)) for scenario in scenarios]
     except (OSError, ValueError, KeyError, TypeError) as error:
         print(f"error: {sys.argv[1]}: not a file of scenarios ({error})", file=sys.stderr)
         return 2
-    for name, difference in found:
+    for name, difference in differences:
         print(f"{name}: {difference:.2e}")
-    worst = max((difference for _, difference in found), default=0.0)
-    print(f"worst of {len(found)}: {worst:.2e}")
+    worst = max((difference for _, difference in differences), default=0.0)
+    print(f"worst of {len(differences)}: {worst:.2e}")
     return int(worst > TOLERANCE)
 
 

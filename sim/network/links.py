@@ -178,8 +178,10 @@ class SharedLinks:
     def start_piece(self, stage: int, source: int, target: int, size: float, delay: bool, done: Finish) -> None:
         """One stage of a part of a message; only the first part pays the latency."""
         routes, latency_s = self.stages.table(stage, source)
-        one = np.array([target])
-        self._start(float(latency_s[target]) if delay else 0.0, routes[one], np.array([size]), one, lambda _: done())
+        targets = np.array([target])
+        self._start(
+            float(latency_s[target]) if delay else 0.0, routes[targets], np.array([size]), targets, lambda _: done()
+        )
 
     def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
         after(self._env, delay_s, lambda: self._starter.start(routes, sizes, names, done))

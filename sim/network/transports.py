@@ -55,11 +55,11 @@ class Stages(Protocol):
 
 def settings_of(cluster: Cluster) -> Gloo | Nccl:
     """The table of the transport in use. Where bytes and kernels share cores, that is how they slow each other."""
-    found = cluster.gloo if cluster.transport is Transport.GLOO else cluster.nccl
-    assert found is not None, "load_cluster checks the transport's table"
-    if cluster.shared_cores is not None and isinstance(found, Gloo) and found.core_s_per_byte is not None:
-        return replace(found, compute_slowdown=1.0, transfer_slowdown=1.0)
-    return found
+    settings = cluster.gloo if cluster.transport is Transport.GLOO else cluster.nccl
+    assert settings is not None, "load_cluster checks the transport's table"
+    if cluster.shared_cores is not None and isinstance(settings, Gloo) and settings.core_s_per_byte is not None:
+        return replace(settings, compute_slowdown=1.0, transfer_slowdown=1.0)
+    return settings
 
 
 def route_table(routes: Sequence[Route]) -> Ints:
