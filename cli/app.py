@@ -91,11 +91,11 @@ def list_things(
     json: Json = False,
 ) -> None:
     """What there is to choose from."""
-    found = list_names(what)
+    listed = list_names(what)
     if json:
-        print_json(found)
+        print_json(listed)
         return
-    for kind, names in found.items():
+    for kind, names in listed.items():
         print(f"{kind}: {', '.join(names)}")
 
 

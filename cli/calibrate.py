@@ -41,8 +41,8 @@ def calibrate_command(
     if calibration is None:
         return  # a rank under torchrun that is not the first
     if json:
-        made = asdict(calibration.made)
-        print_json({"profile": str(calibration.profile), "made": made, "rows": calibration.records()})
+        machine = asdict(calibration.made)
+        print_json({"profile": str(calibration.profile), "made": machine, "rows": calibration.records()})
         return
     for line in _report(calibration.rows):
         print(line)
