@@ -77,12 +77,12 @@ def shares(path: tuple[Step, ...], num_epochs: int) -> list[Share]:
     for step in path:
         sums[step.rank, step.op, step.kind] += step.end_s - step.start_s
     whole = path[-1].end_s - path[0].start_s if path else 0.0
-    found = [
+    parts = [
         Share(rank=rank, op=op, kind=kind, seconds=seconds / num_epochs, share=seconds / whole)
         for (rank, op, kind), seconds in sums.items()
         if seconds > 0
     ]
-    return sorted(found, key=lambda item: (-item.seconds, item.rank, item.op))
+    return sorted(parts, key=lambda item: (-item.seconds, item.rank, item.op))
 
 
 def last_window(trace: Trace, warmup_epochs: int) -> Interval:

@@ -18,17 +18,17 @@ def merge(intervals: Iterable[Interval]) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    found: Intervals = []
+    common: Intervals = []
     i = j = 0
     while i < len(a) and j < len(b):
         start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
         if start < end:
-            found.append((start, end))
+            common.append((start, end))
         if a[i][1] < b[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:

@@ -94,11 +94,11 @@ def measure(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Metrics:
 
 def measured_seconds(trace: Trace, warmup_epochs: int) -> dict[tuple[int, str], float]:
     """Median seconds of every op that only computes, by (rank, name): what a simulation may use instead of costs."""
-    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    samples: dict[tuple[int, str], list[float]] = defaultdict(list)
     for span in trace.spans:
         if span.kind not in COMMUNICATION and span.epoch >= warmup_epochs:
-            found[span.rank, span.op].append(span.end_s - span.start_s)
-    return {key: float(np.median(seconds)) for key, seconds in found.items()}
+            samples[span.rank, span.op].append(span.end_s - span.start_s)
+    return {key: float(np.median(seconds)) for key, seconds in samples.items()}
 
 
 def _bytes_by_op(trace: Trace, warmup_epochs: int, num_epochs: int) -> dict[str, float]:

@@ -263,12 +263,12 @@ def all_ages(reads: Sequence[ReadAges]) -> list[int]:
 def as_flat(record: Any) -> dict[str, Any]:
     """A record as a JSON object; an optional field that is None has no key."""
     flat: dict[str, Any] = {}
-    for one in fields(record):
-        value = getattr(record, one.name)
+    for entry in fields(record):
+        value = getattr(record, entry.name)
         if isinstance(value, Group):
             flat |= as_flat(value)
-        elif value is not None or one.default is MISSING:
-            flat[_key(one.name)] = _plain(value)
+        elif value is not None or entry.default is MISSING:
+            flat[_key(entry.name)] = _plain(value)
     return flat
 
 

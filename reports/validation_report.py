@@ -43,8 +43,8 @@ def row_cells(row: ValidatedScenario) -> list[str]:
 def blamed(row: ValidatedScenario) -> str:
     """The largest parts of the miss, in hundredths of the epoch."""
     assert row.measured is not None
-    parts = [(one, one.miss_s / row.measured.epoch_s) for one in verbs(row.blame)[:NAMED]]
-    return ", ".join(f"{one.op} {one.part} {share:+.0%}" for one, share in parts)
+    parts = [(entry, entry.miss_s / row.measured.epoch_s) for entry in verbs(row.blame)[:NAMED]]
+    return ", ".join(f"{entry.op} {entry.part} {share:+.0%}" for entry, share in parts)
 
 
 def text_rows(rows: Sequence[ValidatedScenario]) -> str:
@@ -112,10 +112,10 @@ BY_HEAD = ("by", "which", "scenarios", "mean", "max", "lean")
 def by_cells(summary: dict[str, Any]) -> list[list[str]]:
     """Absolute errors of groups of scenarios; what there is one of only is no group."""
     return [
-        [name, key, str(found["num"]), f"{found['mean']:.1%}", f"{found['max']:.1%}", f"{found['lean']:+.1%}"]
+        [name, key, str(errors["num"]), f"{errors['mean']:.1%}", f"{errors['max']:.1%}", f"{errors['lean']:+.1%}"]
         for name, parts in summary["by"].items()
         if len(parts) > 1
-        for key, found in parts.items()
+        for key, errors in parts.items()
     ]
 
 

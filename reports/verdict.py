@@ -34,10 +34,10 @@ def verdict(comparison: Comparison) -> str:
 
 def _nothing_fits(ordered: Sequence[MethodResult]) -> str:
     used = [(result.summary.memory, result.method) for result in ordered]
-    found = [(memory, method) for memory, method in used if memory is not None]
-    if not found:
+    known = [(memory, method) for memory, method in used if memory is not None]
+    if not known:
         return "No method could be predicted."
-    memory, method = min(found, key=lambda item: item[0].memory_bytes)
+    memory, method = min(known, key=lambda item: item[0].memory_bytes)
     return (
         f"No method fits in the memory of the devices. **{method}** comes nearest, with "
         f"{used_of(memory)} on rank {memory.memory_rank}."
@@ -62,12 +62,12 @@ def _lead(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
     others = [("the next, ", result) for result in fitting[1:2]]
     if first is not best and first not in fitting[1:2]:
         others.append(("", first))
-    told = [
+    leads = [
         f"{result.summary.epoch_s / best.summary.epoch_s:.3g} times as fast as {aside}**{result.method}**"
         for aside, result in others
         if best.summary.epoch_s > 0
     ]
-    return f", {', and '.join(told)}" if told else ""
+    return f", {', and '.join(leads)}" if leads else ""
 
 
 def limit(summary: Summary) -> str:

@@ -96,9 +96,9 @@ def emphasised(text: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"seconds": seconds, "size": size, "family": family}
-    return made
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"seconds": seconds, "size": size, "family": family}
+    return environment
 
 
 def _text(name: str) -> str:
