@@ -78,15 +78,15 @@ def family_of(method: str) -> str:
 def make_bands(compared: Iterable[Compared]) -> list[Band]:
     """A band for every group, and for the groups of groups that serve where one is too small."""
     groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
-    for one in compared:
-        for transport in (one.transport, ANY):
-            for family in (family_of(one.method), ANY):
-                groups[one.kind, transport, family].append(one)
+    for case in compared:
+        for transport in (case.transport, ANY):
+            for family in (family_of(case.method), ANY):
+                groups[case.kind, transport, family].append(case)
     return [_band(*names, some) for names, some in sorted(groups.items())]
 
 
 def _band(kind: str, transport: str, family: str, compared: Sequence[Compared]) -> Band:
-    errors = [one.error for one in compared]
+    errors = [case.error for case in compared]
     p10, p90 = (round(float(value), 3) for value in np.quantile(errors, (0.1, 0.9)))
     return Band(
         kind=kind,
@@ -96,20 +96,20 @@ def _band(kind: str, transport: str, family: str, compared: Sequence[Compared]) 
         median_abs=round(median(map(abs, errors)), 3),
         p10=p10,
         p90=p90,
-        testbeds=" ".join(sorted({one.testbed for one in compared})),
+        testbeds=" ".join(sorted({case.testbed for case in compared})),
     )
 
 
 def compared_with_published(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
     """Epochs of `halocast published --json`."""
-    found = []
+    epochs = []
     for row in rows:
         if row["metric"] in EPOCHS and row["error"] is not None:
             cluster = load_testbed(row["testbed"], gpus=None, hosts=None)
             method = VARIANTS.get(row["method"], row["method"])
             where = {"testbed": cluster.name, "transport": str(cluster.transport)}
-            found.append(Compared(kind=Sure.SPEC, **where, method=method, error=row["error"]))
-    return found
+            epochs.append(Compared(kind=Sure.SPEC, **where, method=method, error=row["error"]))
+    return epochs
 
 
 VARIANTS: Mapping[str, str] = {"dropedge": "bns", "bes": "bns"}
@@ -161,9 +161,9 @@ def _read(row: Mapping[str, str], where: str) -> Band:
 def band_for(bands: Iterable[Band], kind: str, cluster: str, transport: str, method: str) -> Band | None:
     """The narrowest group with enough rows. A cluster that was never measured has the widest: nothing says that it is
     as well described as those that were. None if this kind was never compared."""
-    found = {(band.kind, band.transport, band.family): band for band in bands if band.num >= LEAST}
+    by_group = {(band.kind, band.transport, band.family): band for band in bands if band.num >= LEAST}
     for names in ((transport, family_of(method)), (transport, ANY)):
-        band = found.get((kind, *names))
+        band = by_group.get((kind, *names))
         if band is not None and cluster in band.testbeds.split():
             return band
-    return found.get((kind, ANY, ANY))
+    return by_group.get((kind, ANY, ANY))

@@ -64,13 +64,13 @@ class Candidate:
 
 def candidates(scenario: Scenario) -> list[Candidate]:
     """All choices of a scenario's [plan], in order."""
-    plan, found = scenario.plan, []
+    plan, listed = scenario.plan, []
     for name in _clusters(scenario):
         cluster = load_cluster(name, transport=scenario.cluster.transport)
         for gpus, method, partitioner in product(_gpus(plan, cluster), _methods(plan), plan.partitioners):
             for options in _options(plan, method):
                 tables = _tables(scenario, name, gpus, method, options, partitioner)
-                found.append(
+                listed.append(
                     Candidate(
                         cluster=name,
                         gpus=gpus,
@@ -80,9 +80,9 @@ def candidates(scenario: Scenario) -> list[Candidate]:
                         tables=tables,
                     )
                 )
-                require(len(found) <= MOST_CANDIDATES, f"more than {MOST_CANDIDATES:,} choices: narrow [plan]")
-    require(bool(found), "nothing to choose from: [plan] leaves no method, cluster or number of GPUs")
-    return found
+                require(len(listed) <= MOST_CANDIDATES, f"more than {MOST_CANDIDATES:,} choices: narrow [plan]")
+    require(bool(listed), "nothing to choose from: [plan] leaves no method, cluster or number of GPUs")
+    return listed
 
 
 def _clusters(scenario: Scenario) -> Sequence[str]:
@@ -268,18 +268,18 @@ class RankedPlan(Showable):
 
     def best_by(self, what: Callable[[Candidate], str]) -> dict[str, Choice]:
         """The best choice of each method, or on each cluster."""
-        found: dict[str, Choice] = {}
+        best: dict[str, Choice] = {}
         for choice in self.choices:
-            found.setdefault(what(choice.candidate), choice)
-        return found
+            best.setdefault(what(choice.candidate), choice)
+        return best
 
     def best_of_groups(self) -> list[Choice]:
         """The best choice that was predicted of every method on every cluster, in order: surely the best of a method
         and the best on a cluster, and for other pairs one that is not far from it."""
-        found: dict[tuple[str, str], Choice] = {}
+        best: dict[tuple[str, str], Choice] = {}
         for choice in self.choices:
-            found.setdefault(choice.candidate.group, choice)
-        return list(found.values())
+            best.setdefault(choice.candidate.group, choice)
+        return list(best.values())
 
     def front(self) -> list[Choice]:
         """Choices with a price that no other beats in both time and price, the fastest first."""
@@ -297,7 +297,7 @@ def pareto(choices: Iterable[Choice]) -> list[Choice]:
 
 
 def find_plan(
-    found: Sequence[Candidate],
+    listed: Sequence[Candidate],
     goal: Goal,
     file: ResultFile,
     pool: Pool,
@@ -306,7 +306,7 @@ def find_plan(
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
     """Screen all candidates, then predict those that may be the best of their group, or all of them."""
-    screened, dropped = _screen(found, file, pool, tell)
+    screened, dropped = _screen(listed, file, pool, tell)
     search = _Search(goal, file, pool, tell, exhaustive)
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
@@ -330,12 +330,12 @@ def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice
 
 
 def _screen(
-    found: Sequence[Candidate], file: ResultFile, pool: Pool, tell: Tell
+    listed: Sequence[Candidate], file: ResultFile, pool: Pool, tell: Tell
 ) -> tuple[list[Choice], list[tuple[Candidate, str]]]:
-    jobs = [query_of(candidate.tables, SCREEN) for candidate in found]
+    jobs = [query_of(candidate.tables, SCREEN) for candidate in listed]
     stored = complete(file, jobs, pool, lambda done, of: tell("checking what fits", done, of, ""))
     choices, dropped = [], []
-    for candidate, job in zip(found, jobs, strict=True):
+    for candidate, job in zip(listed, jobs, strict=True):
         known = stored[job.key]
         if known.state is State.REFUSED:
             dropped.append((candidate, known.reason))
@@ -444,7 +444,7 @@ def plan(
     Choices that do not fit in memory are dropped with the reason. Without `exhaustive` a choice is predicted only if
     its bound leaves it a chance to be the best of its method and cluster.
     """
-    found = candidates(scenario)
+    listed = candidates(scenario)
     bounded = replace(goal, max_staleness=scenario.plan.max_staleness)
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        return find_plan(found, bounded, file, pool, exhaustive=exhaustive, tell=tell)
+        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, tell=tell)

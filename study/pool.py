@@ -85,8 +85,8 @@ class LocalPool:
             started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self._mine.worker = started
             self._workers.append(started)
-        found: subprocess.Popen[str] = self._mine.worker
-        return found
+        worker: subprocess.Popen[str] = self._mine.worker
+        return worker
 
 
 def _reap(worker: "subprocess.Popen[str]") -> int:

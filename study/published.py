@@ -143,10 +143,10 @@ class _Book:
             place = f"{setting.cluster.name} x{setting.cluster.num_ranks}"
             self._say(f"{len(self._figures) + 1}: {row['method']}, {row['dataset']}, {row['model']} on {place}")
             self._figures[setting.key] = _figures_or_error(setting)
-        found = self._figures[setting.key]
-        if isinstance(found, InputError):
-            raise found
-        return setting, found
+        outcome = self._figures[setting.key]
+        if isinstance(outcome, InputError):
+            raise outcome
+        return setting, outcome
 
     def speedup(self, row: Row, figures: Figures) -> float:
         base = base_of(row)
@@ -266,11 +266,11 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
 def memory_figures(schedule: Schedule, setting: Setting) -> Figures:
     cluster = setting.cluster
     ranks = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    held, beside_bytes = [one.allocated_bytes for one in ranks], 0.0
+    held, beside_bytes = [memory.allocated_bytes for memory in ranks], 0.0
     if setting.undivided is not None:
         stages = prepare(setting.undivided, setting.undivided.method.options.stages).schedule
         held = [device_memory(stages, cluster, stage).allocated_bytes for stage in range(stages.num_ranks)]
-        beside_bytes = LIBRARIES_BYTES + mean(one.total_bytes - one.allocated_bytes for one in ranks)
+        beside_bytes = LIBRARIES_BYTES + mean(memory.total_bytes - memory.allocated_bytes for memory in ranks)
     return {
         "memory_gb": beside_bytes + mean(held),
         "memory_gb_max": beside_bytes + max(held),

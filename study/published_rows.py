@@ -129,7 +129,7 @@ def setting_of(row: Row) -> Setting:
     name, options = _method(row, params)
     _known_model(row)
     source = row["source"]
-    made: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, Any]] = {
         "graph": {"dataset": row["dataset"], "source": "card", "inductive": is_inductive(row)},
         "model": {
             "kind": row["model"],
@@ -139,12 +139,12 @@ def setting_of(row: Row) -> Setting:
         },
         "method": {"name": name, **options},
     }
-    known = {section: _known(section, name) for section in made}
+    known = {section: _known(section, name) for section in tables}
     for key, value in SETUP.get(source, SCRIPTS).items():
-        _place(made, known, key, value)
-    ignored = [key for key, value in params.items() if not _place(made, known, key, value)]
+        _place(tables, known, key, value)
+    ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
     nodes = number(row, "nodes") if row["nodes"] else None
-    scenario = build_scenario(made, f"{source}, {row['where']}")
+    scenario = build_scenario(tables, f"{source}, {row['where']}")
     return Setting(
         scenario=scenario,
         cluster=_as_run(source, load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes)),
@@ -240,8 +240,8 @@ def cuts_edges(row: Row) -> bool:
 def base_of(row: Row) -> Row:
     """The row whose epoch a speedup is over: the same with the method that its params or its note name, or vanilla."""
     params = params_of(row)
-    found = BASE.search(row["note"].lower())
-    name = str(params.get("base") or (found["name"] if found else "vanilla"))
+    named = BASE.search(row["note"].lower())
+    name = str(params.get("base") or (named["name"] if named else "vanilla"))
     name = SAME_BASE.get(name, name)
     if name not in METHODS:
         raise InputError(f"the base of the speedup, {name!r}, is not available")

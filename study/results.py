@@ -125,27 +125,27 @@ class ResultFile:
     def claim(self, num: int, lease_s: float = LEASE_S) -> list[tuple[str, Tables]]:
         """Up to so many wanted scenarios that wait and that nobody works on, now ours for some seconds."""
         with self._transaction() as db:
-            found = self._free(db, num)
+            free = self._free(db, num)
             until = time.time() + lease_s
-            mine = [(self._owner, until, key) for key, _ in found]
+            mine = [(self._owner, until, key) for key, _ in free]
             db.executemany(
                 "UPDATE results SET owner = ?, lease_until = ?, num_claims = num_claims + 1 WHERE key = ?", mine
             )
-        return [(key, json.loads(text)) for key, text in found]
+        return [(key, json.loads(text)) for key, text in free]
 
     def _free(self, db: sqlite3.Connection, num: int) -> list[tuple[str, str]]:
         """In order of arrival: not claimed, or the claim has run out, or its owner is gone."""
-        found: list[tuple[str, str]] = []
+        free: list[tuple[str, str]] = []
         wanted = db.execute(
             "SELECT key, scenario, owner, lease_until FROM wanted JOIN results USING (key)"
             " WHERE state = 'waiting' ORDER BY results.rowid"
         )
         for key, text, owner, until in wanted:
-            if len(found) == num:
+            if len(free) == num:
                 break
             if owner is None or until < time.time() or _is_gone(owner):
-                found.append((key, text))
-        return found
+                free.append((key, text))
+        return free
 
     def renew(self, keys: Iterable[str], lease_s: float = LEASE_S) -> None:
         """We are still at work on these."""
@@ -172,18 +172,18 @@ class ResultFile:
     def num_waiting(self) -> int:
         """How many of the wanted are not finished."""
         with self._told():
-            found = self._db.execute("SELECT count(*) FROM wanted JOIN results USING (key) WHERE state = 'waiting'")
-            return int(found.fetchone()[0])
+            waiting = self._db.execute("SELECT count(*) FROM wanted JOIN results USING (key) WHERE state = 'waiting'")
+            return int(waiting.fetchone()[0])
 
     def finished(self, keys: Sequence[str]) -> dict[str, Stored]:
         """The finished ones of these."""
-        found = {}
+        stored = {}
         for key, state, result in self._finished(keys):
-            told = json.loads(result)
+            value = json.loads(result)
             refused = state == State.REFUSED
-            figures, reason = ({}, told) if refused else (told, "")
-            found[key] = Stored(key=key, state=State(state), figures=figures, reason=reason)
-        return found
+            figures, reason = ({}, value) if refused else (value, "")
+            stored[key] = Stored(key=key, state=State(state), figures=figures, reason=reason)
+        return stored
 
     def _finished(self, keys: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         for first in range(0, len(keys), MOST_ASKED):

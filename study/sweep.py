@@ -78,8 +78,8 @@ def sweep(
     combinations = list(combine(tables, vary))
     require_some_legal([job for _, job in combinations])
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        found = complete(file, [job for _, job in combinations], pool, progress)
-    return Sweep(rows=tuple(_row(values, job, found[job.key]) for values, job in combinations))
+        stored = complete(file, [job for _, job in combinations], pool, progress)
+    return Sweep(rows=tuple(_row(values, job, stored[job.key]) for values, job in combinations))
 
 
 def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Values, Query]]:
@@ -91,12 +91,12 @@ def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Ite
         num *= len(values)
     require(num <= MOST_COMBINATIONS, f"{num:,} combinations: more than {MOST_COMBINATIONS:,}")
     for chosen in product(*vary.values()):
-        made = deepcopy(dict(tables))
+        combination = deepcopy(dict(tables))
         for (section, key), value in zip(places, chosen, strict=True):
             if (section, key) == ("method", "name"):
-                _change_method(made, value, vary)
-            set_key(made, section, key, value)
-        yield dict(zip(vary, chosen, strict=True)), query_of(made)
+                _change_method(combination, value, vary)
+            set_key(combination, section, key, value)
+        yield dict(zip(vary, chosen, strict=True)), query_of(combination)
 
 
 def _change_method(tables: dict[str, Any], name: Any, vary: Mapping[str, Any]) -> None:

@@ -161,8 +161,8 @@ def case_scenario(case: Case, overrides: Iterable[str] = ()) -> Scenario:
 def case_cluster(case: Case, num_cores: int | None, profile: Profile | None = None) -> Cluster:
     """As described or measured, on as many cores as one machine has; ranks on GPUs have a device each, and where no
     number is given, hosts are machines of their own."""
-    found = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
-    here = found if found.staged or num_cores is None else replace(found, shared_cores=num_cores)
+    described = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
+    here = described if described.staged or num_cores is None else replace(described, shared_cores=num_cores)
     return here if profile is None else calibrated(here, profile)
 
 
@@ -259,10 +259,10 @@ class Runs:
         if not self.path(case, turn).exists():
             return None
         try:
-            found = load_trace(self.path(case, turn))
+            trace = load_trace(self.path(case, turn))
         except InputError:  # of another version of ours: to be run again
             return None
-        return found if found.meta.get("fingerprint") == wanted else None
+        return trace if trace.meta.get("fingerprint") == wanted else None
 
     def save(self, case: Case, turn: int, trace: Trace) -> None:
         self.path(case, turn).parent.mkdir(parents=True, exist_ok=True)
@@ -283,8 +283,8 @@ class Cell:
     def prepare(self, overrides: Sequence[str]) -> None:
         for case in self.cases:
             try:
-                made = prepare(case_scenario(case, overrides), case.ranks, data=True)
-                self.workloads[case] = with_epochs(made, self.grid.epochs)
+                workload = prepare(case_scenario(case, overrides), case.ranks, data=True)
+                self.workloads[case] = with_epochs(workload, self.grid.epochs)
             except InputError as error:
                 self.failed[case] = str(error)
 
@@ -292,10 +292,11 @@ class Cell:
         return self.runs.load(case, turn, fingerprint(self.workloads[case], self.cluster(case)))
 
     def cluster(self, case: Case) -> Cluster:
-        found = case_cluster(case, None if on_several_hosts() else len(os.sched_getaffinity(0)), self.profile)
-        if under_torchrun() or not emulates(found) or found.nic is None or found.nic.burst_s:
-            return found
-        return replace(found, nic=replace(found.nic, burst_s=BURST_S))  # what emulation gives to those that say nothing
+        cluster = case_cluster(case, None if on_several_hosts() else len(os.sched_getaffinity(0)), self.profile)
+        if under_torchrun() or not emulates(cluster) or cluster.nic is None or cluster.nic.burst_s:
+            return cluster
+        # what emulation gives to those that say nothing
+        return replace(cluster, nic=replace(cluster.nic, burst_s=BURST_S))
 
     def todo(self) -> Iterator[tuple[Case, int]]:
         """What has not been run yet, in turns."""
@@ -318,8 +319,8 @@ class Cell:
         """The case's row, and a predicted and a measured trace if there are any."""
         if case in self.failed:
             return ValidatedScenario(case=asdict(case), reason=self.failed[case]), []
-        found = [self.stored(case, turn) for turn in range(self.grid.rounds)]
-        traces = [trace for trace in found if trace is not None]
+        stored = [self.stored(case, turn) for turn in range(self.grid.rounds)]
+        traces = [trace for trace in stored if trace is not None]
         if not traces:
             return ValidatedScenario(case=asdict(case), reason="not run"), []
         schedule = self.workloads[case].schedule
