@@ -51,7 +51,7 @@ def calibrate_command(
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """On a terminal a line that changes; elsewhere a line per group."""
+    """Report progress: on a terminal by a line that changes, elsewhere by a line per group."""
     last = [""]
     with status() as say:
 

@@ -38,7 +38,7 @@ class Verdict:
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """What this machine can do, and what that means for each command."""
+    """Say what this machine can do, and what that means for each command."""
     machine = {finding.name: finding for finding in findings()}
     verdicts = list(judge(machine))
     if json:
@@ -78,7 +78,7 @@ def _memory() -> Finding:
 
 
 def _package(name: str, distribution: str, without: str) -> Finding:
-    """Installed or not, without importing it."""
+    """Find whether a package is installed, without importing it."""
     if util.find_spec(name) is None:
         return Finding(name, False, without)
     try:
@@ -189,7 +189,7 @@ def _dask() -> Finding:
 
 
 def judge(machine: dict[str, Finding]) -> Iterator[Verdict]:
-    """What the findings mean, command by command."""
+    """Verdicts, command by command: what the findings about this machine mean."""
 
     def have(name: str) -> bool:
         return machine[name].have

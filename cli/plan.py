@@ -53,7 +53,7 @@ def plan_command(
     dask: Dask = None,
     json: Json = False,
 ) -> None:
-    """Which method, with which options, on which machines and how many GPUs; what does not fit, and why."""
+    """Choose a method, its options, machines and number of GPUs; say what does not fit, and why."""
     if figure is not None:
         require_figure(figure)
     require(top >= 1, f"--top {top}: needs to be at least 1")
@@ -160,7 +160,7 @@ def _remarks(plan: RankedPlan) -> list[str]:
 
 
 def _dropped(plan: RankedPlan) -> "Counter[tuple[str, str, str]]":
-    """By method and cluster, with the words of the first."""
+    """The number of dropped choices by method and cluster, with the reason of the first of each."""
     first: dict[tuple[str, str], str] = {}
     counts: Counter[tuple[str, str, str]] = Counter()
     for candidate, reason in plan.dropped:

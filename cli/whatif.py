@@ -64,7 +64,7 @@ def breakeven_command(
     jobs: Jobs = None,
     json: Json = False,
 ) -> None:
-    """Where one method becomes faster than another as a key grows."""
+    """Find where one method becomes faster than another as a key grows."""
     if figure is not None:
         require_figure(figure)
     key, low, high = _bounds(vary)
@@ -80,7 +80,7 @@ def breakeven_command(
 
 
 def breakeven_panel(curves: BreakEven) -> Panel:
-    """Both curves and where they cross."""
+    """A panel with the curves of both methods and where they cross."""
     names = (
         curves.names
         if curves.names[0] != curves.names[1]
@@ -122,7 +122,7 @@ def _bounds(text: str) -> tuple[str, float, float]:
 
 
 def _method(text: str) -> dict[str, Any]:
-    """`bns,rate=0.1` as a [method] table."""
+    """Parse `bns,rate=0.1` as a [method] table."""
     name, *options = text.split(",")
     if name not in METHODS:
         raise unknown("method", name, METHODS)
