@@ -1,4 +1,4 @@
-"""Which ops explain that a run took longer or shorter than predicted: where the compute lane's time went, by op.
+"""Ops that explain why a run took longer or shorter than predicted: where the compute lane's time went, by op.
 
 A rank's steady window is divided along its compute lane, without rest: an op *runs*; or the lane stands still until the
 next op can start, because of the op that ended last of all that one waits for. Of this time an awaited communication
@@ -79,14 +79,14 @@ def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) 
 
 
 def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
-    """What an op of the compute lane does; it may be a communication."""
+    """Parts of the time in which an op of the compute lane is under way; the op may be a communication."""
     if span.kind not in COMMUNICATION:
         return [((span.op, TimeUse.RUNS), (span.start_s, span.end_s))]
     return _communicates(causes, span, span.start_s, span.end_s)
 
 
 def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
-    """What the lane did not do between the end of its op before, at `now`, and the start of this one."""
+    """Parts of the time in which the compute lane stood still, from `now`, when its op before ended, until the span."""
     cause = causes.last_to_end(span)
     if cause is None or cause.end_s <= now or cause.lane == Lane.COMPUTE:
         return [((span.op, TimeUse.OVERHEAD), (now, span.start_s))]

@@ -54,7 +54,7 @@ class Metrics:
 
     @property
     def epoch_s(self) -> float:
-        """The slowest rank's: the epoch is over when everybody's is."""
+        """The epoch of the slowest rank: it is over when everybody's is."""
         return self.max("epoch_s")
 
     @property
@@ -160,7 +160,7 @@ def pacing(spans: Sequence[Span]) -> Sequence[Span]:
 def _communication(
     spans: list[Span], schedule: Schedule, starts: dict[tuple[int, str, int], float]
 ) -> tuple[Intervals, Intervals, Intervals]:
-    """When bytes of a rank moved (all-reduce apart), when its all-reduce moved, and when it waited for late ranks."""
+    """Times at which a rank's bytes moved (all-reduce apart), its all-reduce moved, and it waited for late ranks."""
     moving: Intervals = []
     reducing: Intervals = []
     waiting: Intervals = []

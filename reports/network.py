@@ -71,7 +71,7 @@ def utilisation(link: LinkUse, window: Interval) -> Utilisation:
 
 
 def bytes_by_link(trace: Trace) -> dict[str, float]:
-    """Bytes of one epoch, the mean over all epochs; most first."""
+    """Bytes of one epoch by link, the mean over all epochs; most first."""
     most = sorted(trace.links, key=lambda link: (-link.num_bytes, link.name))
     return {link.name: link.num_bytes / trace.num_epochs for link in most}
 

@@ -124,7 +124,7 @@ def _grouped(results: Sequence[PublishedResult], names: tuple[str, ...]) -> list
 
 
 def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
-    """How many rows have an error, and how large it is; the median's sign tells which way they lean."""
+    """The number of rows with an error, and its size; the sign of the median tells which way they lean."""
     errors = [result.error for result in results if result.error is not None]
     sizes = [abs(error) for error in errors]
     if not errors:
@@ -144,7 +144,7 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
 
 def verdict(summary: dict[str, Any]) -> list[str]:
-    """What the figures come to, in sentences."""
+    """Sentences that say what the errors of published figures come to."""
     epochs, order = summary["epoch_s"], summary["order"]
     said = [f"{summary['predicted']} of {summary['rows']} rows are predicted."]
     if epochs["num"]:
@@ -160,7 +160,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
 
 
 def write_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """The report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
+    """Write the report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
     require_report_place(path)
     rows = [result.as_dict() for result in results]
     with whole_directory(path) as directory:
@@ -218,7 +218,7 @@ def _row_cells(result: PublishedResult) -> list[str]:
 
 
 def draw_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """Epochs, predicted over published, a colour per source; beside them the errors of every metric."""
+    """Draw epochs, predicted over published, a colour per source; beside them the errors of every metric."""
     dots = [
         Dot(group=result.row["source"], true=result.published, predicted=result.predicted)
         for result in results

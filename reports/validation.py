@@ -101,7 +101,7 @@ def blame_of(predicted: Trace, measured: Sequence[Trace], schedule: Schedule, wa
 
 def summarise_rows(rows: Sequence[ValidatedScenario], profile: str | None = None) -> dict[str, Any]:
     """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace.
-    `profile`: what the predictions were made with, if the machine was measured."""
+    `profile` is what the predictions were made with, if the machine was measured."""
     done = [row for row in rows if row.error is not None]
     sizes = [abs(row.error) for row in done if row.error is not None]
     order = ordered(done)
@@ -194,7 +194,7 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
-    """What verbs take and what is missed, by part over all scenarios, in hundredths of the measured epoch.
+    """Predicted, measured and missed time of verbs by part, over all scenarios, as shares of the measured epoch.
 
     `miss` is the mean with its sign, `size` without; the misses of a scenario add up to its error.
     """
@@ -228,7 +228,7 @@ def verbs(blame: Sequence[Blame]) -> tuple[Blame, ...]:
 
 
 def machine_pace(rows: Sequence[ValidatedScenario]) -> dict[str, float] | None:
-    """How far the machine's own speed wandered while the scenarios ran."""
+    """The machine's own pace while the scenarios ran: a small kernel's median time, and how far it wandered."""
     references = [row.reference_s for row in rows if row.reference_s is not None]
     if not references:
         return None

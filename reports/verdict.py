@@ -57,7 +57,7 @@ def _fastest(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
 
 
 def _lead(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
-    """How many times as fast as the next, and as the first method of the comparison."""
+    """The lead of the fastest method: how many times as fast as the next it is, and as the first of the comparison."""
     best, first = fitting[0], comparison.predicted[0]
     others = [("the next, ", result) for result in fitting[1:2]]
     if first is not best and first not in fitting[1:2]:
@@ -71,7 +71,7 @@ def _lead(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
 
 
 def limit(summary: Summary) -> str:
-    """What most of the mean rank's epoch is, and the largest step of the critical path."""
+    """What limits a method: the largest part of the mean rank's epoch, and the largest step of the critical path."""
     part = max(PARTS, key=lambda name: summary.seconds_of(name))
     share = summary.seconds_of(part) / summary.epoch_s_mean if summary.epoch_s_mean else 0.0
     path = summary.critical_path

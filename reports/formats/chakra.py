@@ -95,7 +95,7 @@ class NodeBody:
 
 
 def write_chakra(result: MethodResult, directory: Path, kernel_work: KernelWork | None = None) -> str:
-    """Write one `.et` file per rank; returns why not, where there would be too many nodes."""
+    """Write one `.et` file per rank; where there would be too many nodes, write none and return that as the reason."""
     export = Export(result, kernel_work)
     if export.num_nodes > MOST_NODES:
         return f"{result.method}: an epoch has {export.num_nodes:,} nodes, more than {MOST_NODES:,}"
@@ -187,7 +187,7 @@ class Export:
             yield self._node(number, piece, span, deps)
 
     def _ends(self, rank: int, instance: tuple[str, int], ids: dict[tuple[str, int], range]) -> list[int]:
-        """The nodes an op is over with; those of epochs that are not written are over already."""
+        """Nodes at whose end an op instance is over; none for an epoch that is not written, which is over already."""
         numbers = ids.get(instance, range(0))
         alone = len(numbers) <= 1
         return [
@@ -249,7 +249,7 @@ class Export:
         )
 
     def _pairs(self, op: Op) -> Iterator[NodeBody]:
-        """A message of nothing is sent only by an op that is a message."""
+        """A node per message to or from a peer; an empty message is sent only by an op that is a message."""
         sent, received = self.schedule.sent(op).tolist(), self.schedule.received(op).tolist()
         for peer in range(self.schedule.num_ranks):
             if sent[peer] or (isinstance(op.work, Send) and op.work.peer == peer):

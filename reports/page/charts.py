@@ -162,7 +162,7 @@ def scaling_table(comparison: Comparison) -> tuple[list[int], list[Row]]:
 
 
 def missing(comparison: Comparison) -> list[str]:
-    """Why there are no points where there are none, each reason once per method."""
+    """Reasons why scaling curves lack points, each once per method."""
     gaps: dict[tuple[str, str], list[int]] = {}
     for point in comparison.scaling:
         if point.epoch_s is None:

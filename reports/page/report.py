@@ -37,7 +37,7 @@ def write_report(path: Path, comparison: Comparison) -> None:
 
 
 def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
-    """Returns what could not be written, and why."""
+    """Write the traces of all results; return what could not be written, and why."""
     (directory / "traces").mkdir()
     by_method: dict[str, list[MethodResult]] = {}
     for result in comparison.results:

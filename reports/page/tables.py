@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """What was compared, in a few words."""
+    """The graph, model and cluster that were compared, in a few words."""
     tables = tomllib.loads(comparison.scenario) if comparison.scenario else {}
     graph, model = tables.get("graph", {}), tables.get("model", {})
     entries = [("graph", _graph(graph)), ("model", _model(model))]
@@ -36,7 +36,7 @@ def _model(model: Row) -> str:
 
 
 def _alone(comparison: Comparison) -> list[Row]:
-    """What a single device would take: whoever compares wants to know whether it pays to have more."""
+    """A tile with the epoch of a single device: whoever compares wants to know whether it pays to have more."""
     alone = [p for p in comparison.scaling if p.ranks == 1 and p.epoch_s is not None]
     if not alone or comparison.predicted[0].summary.ranks == 1:
         return []
@@ -94,7 +94,7 @@ def _main_row(result: MethodResult, best_s: float) -> Row:
 
 
 def memory_share(memory: MemoryFigures | None) -> str:
-    """How full the fullest device is."""
+    """The share of its memory that the fullest device uses."""
     known = memory is not None and memory.device_memory_bytes
     return f"{memory.memory_bytes / memory.device_memory_bytes:.0%}" if memory is not None and known else "-"
 
@@ -123,7 +123,7 @@ def measured_table(comparison: Comparison) -> list[Row]:
 
 
 def staleness_rows(comparison: Comparison) -> list[Row]:
-    """What reads rows of others and how old they are, as scheduled and, where there was a run, as found."""
+    """Readers of others' rows and how old these are, as scheduled and, where there was a run, as found."""
     real_ages = {run.method: _found_ages(run.summary) for _, run in comparison.measured}
     groups: dict[tuple[str, str, str], list[str]] = {}
     for result in comparison.predicted:
@@ -137,7 +137,7 @@ def staleness_rows(comparison: Comparison) -> list[Row]:
 
 
 def _by_verb(ops: list[str]) -> str:
-    """forward.0, forward.1, loss -> forward 0 1, loss."""
+    """Names of ops grouped by verb: forward.0, forward.1, loss -> forward 0 1, loss."""
     indices: dict[str, list[str]] = {}
     for op in dict.fromkeys(ops):
         verb, _, index = op.partition(".")
@@ -151,7 +151,7 @@ def _found_ages(summary: Summary) -> dict[tuple[str, str], str]:
 
 
 def provenance_rows(comparison: Comparison) -> list[Row]:
-    """Where every row's figures come from; methods that share all of it are told together."""
+    """Rows on where figures come from; methods that share all of it are told together."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for result in comparison.results:
         groups.setdefault(_provenance(result.summary), []).append(result.method)
