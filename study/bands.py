@@ -1,4 +1,4 @@
-"""How far predictions have been from measurements: error bands by how sure constants are, by transport and method.
+"""Error bands: how far predictions have been from measurements, by how sure constants are, transport and method.
 
 `accuracy.csv` is made by `make accuracy` from the results of `halocast published` (constants from spec sheets and other
 people's measurements) and `halocast validate` (constants measured on the machine itself).
@@ -29,7 +29,7 @@ EPOCHS = ("epoch_s",)  # metrics whose error is that of an epoch
 
 
 class Sure(StrEnum):
-    """Where a cluster's constants come from."""
+    """The origin of a cluster's constants."""
 
     CALIBRATED = "calibrated"
     SPEC = "spec"
@@ -55,7 +55,7 @@ class Band:
     testbeds: str  # clusters that its rows were measured on, with spaces between
 
     def around(self, predicted_s: float) -> tuple[float, float]:
-        """Between what the epoch would be if the prediction erred like eight of ten did."""
+        """The shortest and the longest that the epoch is if its prediction errs like eight of ten did."""
         return predicted_s / (1 + self.p90), predicted_s / (1 + self.p10)
 
 
@@ -71,7 +71,7 @@ class Compared:
 
 
 def family_of(method: str) -> str:
-    """Variants of a method are of its family: pipegcn-gf is a pipegcn."""
+    """The family of a method, to which its variants belong: pipegcn-gf is a pipegcn."""
     return method.partition("-")[0]
 
 
@@ -101,7 +101,7 @@ def _band(kind: str, transport: str, family: str, compared: Sequence[Compared]) 
 
 
 def compared_with_published(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
-    """Epochs of `halocast published --json`."""
+    """Compared epochs among the rows of `halocast published --json`."""
     epochs = []
     for row in rows:
         if row["metric"] in EPOCHS and row["error"] is not None:
@@ -116,7 +116,7 @@ VARIANTS: Mapping[str, str] = {"dropedge": "bns", "bes": "bns"}
 
 
 def compared_with_runs(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
-    """Epochs of `halocast validate`, all of them over gloo on processors."""
+    """Compared epochs among the rows of `halocast validate`, all of them over gloo on processors."""
     return [
         Compared(
             kind=Sure.CALIBRATED,
@@ -139,7 +139,7 @@ def format_bands(bands: Iterable[Band]) -> str:
 
 
 def read_bands(path: Path | None = None) -> tuple[Band, ...]:
-    """Those of a file, or those that come with the package."""
+    """The bands of a file, or those that come with the package."""
     where = path or Path(str(files("halocast.study"))) / "accuracy.csv"
     with where.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
@@ -159,8 +159,8 @@ def _read(row: Mapping[str, str], where: str) -> Band:
 
 
 def band_for(bands: Iterable[Band], kind: str, cluster: str, transport: str, method: str) -> Band | None:
-    """The narrowest group with enough rows. A cluster that was never measured has the widest: nothing says that it is
-    as well described as those that were. None if this kind was never compared."""
+    """The band of the narrowest group with enough rows. A cluster that was never measured has the widest: nothing says
+    that it is as well described as those that were. None if this kind was never compared."""
     by_group = {(band.kind, band.transport, band.family): band for band in bands if band.num >= LEAST}
     for names in ((transport, family_of(method)), (transport, ANY)):
         band = by_group.get((kind, *names))

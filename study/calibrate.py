@@ -112,7 +112,7 @@ def machine_profile(given: Path | None, tell: Say = silent) -> Path | None:
 def describe_machine(
     *, quick: bool = False, device: str = "auto", transport: str = "auto", name: str = "", num_ranks: int | None = None
 ) -> Made:
-    """What is measured, where and with which software."""
+    """The circumstances of a calibration: what is measured, where and with which software."""
     from halocast.calibrate.measure.choice import choose  # torch
 
     chosen = choose(device, transport, num_ranks, MOST_RANKS)
@@ -144,7 +144,7 @@ def last_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) 
 
 
 def _catalogue_name(hardware: str, device: str) -> str:
-    """cpu, or the longest name of the catalogue all of whose words are in the GPU's own."""
+    """The device's name in the catalogue: cpu, or the longest one all of whose words are in the GPU's own."""
     if device == CPU:
         return CPU
     plain = "".join(letter for letter in hardware.lower() if letter.isalnum())
@@ -167,7 +167,7 @@ def kept_groups(path: Path, machine: Made) -> Points:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Those of a file that was perhaps cut off in its last line."""
+    """The tables of a JSON-lines file that was perhaps cut off in its last line."""
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)
@@ -184,8 +184,8 @@ def _point(table: dict[str, Any]) -> MeasuredPoint:
 
 
 def measure_groups(machine: Made, kept: Points, path: Path, say: Say) -> list[MeasuredPoint] | None:
-    """All points, those kept and those measured now; every finished group is in the file at once. None on ranks under
-    torchrun that are not the first."""
+    """Measure the groups that are not kept; return all points, or None on ranks under torchrun that are not the first.
+    Every finished group is in the file at once."""
     measured: Points = dict(kept)
 
     def keep(group: str, points: list[dict[str, Any]]) -> None:
@@ -204,7 +204,7 @@ def measure_groups(machine: Made, kept: Points, path: Path, say: Say) -> list[Me
 
 
 def begin_points(path: Path, machine: Made, kept: Points) -> None:
-    """The file with what is kept, whole lines only; finished groups are added to it."""
+    """Begin the file of points with the groups that are kept, whole lines only; finished ones are added to it."""
     lines: list[dict[str, Any]] = [{"identity": _identity(machine)}]
     lines += [{"group": group, "points": [asdict(point) for point in points]} for group, points in kept.items()]
     with whole_file(path) as temporary:
@@ -224,7 +224,7 @@ def _plain(row: FitQuality) -> dict[str, Any]:
 
 
 def _measure(machine: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> None:
-    """What is not done yet; between emulated hosts, too, where this machine may have some."""
+    """Measure the groups that are not done yet; between emulated hosts, too, where this machine may have some."""
     from halocast.calibrate.measure.machine import HOSTS, OWN, Wanted, measure_here, measure_rank  # torch
 
     wanted = Wanted(
@@ -330,7 +330,7 @@ def _workload(machine: Made, sample: TimedRun, ranks: int, say: Say) -> Workload
 
 
 def _in_turns(workload: Workload, cores: int) -> dict[str, Any]:
-    """An epoch of ranks that take turns on cores, without bytes that move, and the kernels of all their ops."""
+    """A point of ranks that take turns on cores: an epoch without bytes that move, and the kernels of all their ops."""
     trace, schedule = _trace(workload, "gloo"), workload.schedule
     parts = account(trace, schedule, WARMUP)
     ops = [op for op in schedule.ops if op.kind is Kind.COMPUTE]

@@ -43,7 +43,7 @@ TASKS: Mapping[str, Callable[[Scenario], Summary | Screened]] = MappingProxyType
 
 
 def answer_as(version: str, tables: Tables) -> Answer:
-    """As `answer`, on a machine whose code may be another one."""
+    """Answer like `answer`, on a machine whose code may be another one: that is refused."""
     if version != prediction_version():
         raise RunError(f"a worker has version {prediction_version()} of the predicting code, not {version}")
     return answer(tables)

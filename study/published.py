@@ -80,7 +80,7 @@ def published(data: str | Path | None = None, *, out: str | Path | None = None, 
 
 
 def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult]:
-    """What is predicted for every row, or why nothing is."""
+    """Predict every row of published figures, or say why that cannot be done."""
     book = _Book(rows, say)
     return [_result(row, book) for row in rows]
 
@@ -156,8 +156,8 @@ class _Book:
         return of_base["epoch_s"] / figures["epoch_s"]
 
     def part_figure(self, row: Row) -> float:
-        """Of a partition alone. Parts of a card have no names, so a single part's figure is that of the part which
-        has its place in the order of size."""
+        """The figure of a row about a partition alone. Parts of a card have no names, so a single part's figure is that
+        of the part which has its place in the order of size."""
         params = params_of(row)
         partitioner = str(params.get("partitioner", "metis"))
         num_parts = number(row, "gpus")

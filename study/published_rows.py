@@ -78,8 +78,8 @@ SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a row measured. `undivided`: the stages whose memory it is, where the whole device is counted;
-    `counts_weights` says what figures of traffic take in."""
+    """What a row measured. `undivided` are the stages whose memory it is, where the whole device is counted;
+    `counts_weights` says whether figures of traffic take in weights."""
 
     scenario: Scenario
     cluster: Cluster
@@ -89,12 +89,12 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Equal for what is predicted alike."""
+        """A key that is equal for settings that are predicted alike."""
         return f"{self._place} {self.undivided is not None} {self.counts_weights}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
-        """Equal for what differs in the method only."""
+        """A key that is equal for settings that differ in the method only."""
         return f"{self._place}\n{format_scenario(replace(self.scenario, method=MethodSection()))}"
 
     @property

@@ -186,7 +186,7 @@ def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Sce
 
 
 def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same as tables, only the overrides checked."""
+    """A scenario file with overrides on top, as tables; only the overrides are checked."""
     file = _scenario_path(path or DEFAULT)
     tables = read_toml(file)
     cluster = tables.get("cluster")
@@ -236,7 +236,7 @@ def _method(table: Mapping[str, Any], where: str) -> MethodSection:
 
 
 def parse_override(text: str) -> tuple[str, str, Any]:
-    """`graph.parts=4` -> ("graph", "parts", 4); a value that is not TOML is a string."""
+    """Parse an override: `graph.parts=4` -> ("graph", "parts", 4); a value that is not TOML is a string."""
     place, equals, value = text.partition("=")
     section, dot, key = place.strip().partition(".")
     if not (equals and dot and key):

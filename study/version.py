@@ -18,7 +18,7 @@ def prediction_version() -> str:
 
 
 def fingerprint_of(root: Path) -> str:
-    """Twelve hex digits of every file that a package in this directory is made of."""
+    """A fingerprint, twelve hex digits, of every file that a package in this directory is made of."""
     digest = hashlib.sha256()
     for path in package_files(root):
         digest.update(f"{path.relative_to(root)}\n".encode())
@@ -43,7 +43,7 @@ def scenario_key(tables: dict[str, Any]) -> str:
 
 
 def _files(tables: dict[str, Any]) -> list[str]:
-    """Files that a scenario names: the text of a cluster's, and the age of data, which may be large."""
+    """Fingerprints of files that a scenario names: of a cluster's text, and the age of data, which may be large."""
     cluster, dataset = tables.get("cluster", {}), Path(str(tables.get("graph", {}).get("dataset", "")))
     named = [Path(str(cluster[key])) for key in ("file", "profile") if cluster.get(key)]
     fingerprints = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]

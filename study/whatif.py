@@ -36,7 +36,7 @@ class Gain:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast the epoch is then."""
+        """The epoch as it is over the epoch with the resource doubled: above 1 where that helps."""
         return self.before_s / self.figures.epoch_s if self.figures else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def break_even(
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Values between two others."""
+    """How values are spread between two others: by ratio or evenly, whole or not."""
 
     by_ratio: bool
     whole: bool
