@@ -90,12 +90,12 @@ def list_things(
     what: Annotated[str, typer.Argument(help="methods, clusters, devices, datasets, models or scenarios [all].")] = "",
     json: Json = False,
 ) -> None:
-    """What there is to choose from."""
-    found = list_names(what)
+    """List what there is to choose from."""
+    listed = list_names(what)
     if json:
-        print_json(found)
+        print_json(listed)
         return
-    for kind, names in found.items():
+    for kind, names in listed.items():
         print(f"{kind}: {', '.join(names)}")
 
 
@@ -108,7 +108,7 @@ def show(
     overrides: Set = None,
     figure: Annotated[Path | None, typer.Option(help="Also draw a cluster: .png or .svg.")] = None,
 ) -> None:
-    """One thing in full: a description, or what a scenario turns into."""
+    """Show one thing in full: a description, or what a scenario turns into."""
     if what in ("cluster", "device", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
     print(show_thing(what, name, overrides or [], figure))

@@ -41,8 +41,8 @@ def calibrate_command(
     if calibration is None:
         return  # a rank under torchrun that is not the first
     if json:
-        made = asdict(calibration.made)
-        print_json({"profile": str(calibration.profile), "made": made, "rows": calibration.records()})
+        machine = asdict(calibration.made)
+        print_json({"profile": str(calibration.profile), "made": machine, "rows": calibration.records()})
         return
     for line in _report(calibration.rows):
         print(line)
@@ -51,7 +51,7 @@ def calibrate_command(
 
 @contextmanager
 def _progress() -> Iterator[Say]:
-    """On a terminal a line that changes; elsewhere a line per group."""
+    """Report progress: on a terminal by a line that changes, elsewhere by a line per group."""
     last = [""]
     with status() as say:
 

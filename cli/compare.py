@@ -24,7 +24,7 @@ def compare_command(
     profile: ProfileFile = None,
     scaling: Annotated[float, typer.Option(help="Seconds for predictions at other numbers of GPUs; 0: none.")] = 60,
 ) -> None:
-    """All methods on one scenario: a table, and a report directory."""
+    """Compare all methods on one scenario: a table, and a report directory."""
     require(scaling >= 0, f"--scaling {scaling}: needs to be at least 0 (0: no scaling)")
     names = [name.strip() for name in methods.split(",") if name.strip()]
     used = machine_profile(profile, note) if execute else profile

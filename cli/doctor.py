@@ -38,19 +38,19 @@ class Verdict:
 
 
 def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """What this machine can do, and what that means for each command."""
-    found = {finding.name: finding for finding in findings()}
-    verdicts = list(judge(found))
+    """Say what this machine can do, and what that means for each command."""
+    machine = {finding.name: finding for finding in findings()}
+    verdicts = list(judge(machine))
     if json:
         print_json(
             {
-                "machine": {name: {"have": one.have, "value": one.value} for name, one in found.items()},
-                "commands": {one.command: {"works": one.works, "how": one.how} for one in verdicts},
+                "machine": {name: {"have": finding.have, "value": finding.value} for name, finding in machine.items()},
+                "commands": {verdict.command: {"works": verdict.works, "how": verdict.how} for verdict in verdicts},
             }
         )
         return
-    for one in found.values():
-        print(f"{'yes' if one.have else 'no':4} {one.name:12} {one.value}")
+    for finding in machine.values():
+        print(f"{'yes' if finding.have else 'no':4} {finding.name:12} {finding.value}")
     print()
     for verdict in verdicts:
         print(f"{'ok' if verdict.works else 'no':4} {verdict.command:20} {verdict.how}")
@@ -78,7 +78,7 @@ def _memory() -> Finding:
 
 
 def _package(name: str, distribution: str, without: str) -> Finding:
-    """Installed or not, without importing it."""
+    """Find whether a package is installed, without importing it."""
     if util.find_spec(name) is None:
         return Finding(name, False, without)
     try:
@@ -141,13 +141,13 @@ def _dgl() -> Finding:
 
 
 def _metis() -> Finding:
-    found = _package("pymetis", "pymetis", "not installed: only random partitions")
-    return Finding("metis", found.have, f"pymetis {found.value}" if found.have else found.value)
+    package = _package("pymetis", "pymetis", "not installed: only random partitions")
+    return Finding("metis", package.have, f"pymetis {package.value}" if package.have else package.value)
 
 
 def _redis_client() -> Finding:
-    found = _package("redis", "redis", "not installed (pip install 'halocast[redis]')")
-    return Finding("redis", found.have, f"client {found.value}" if found.have else found.value)
+    package = _package("redis", "redis", "not installed (pip install 'halocast[redis]')")
+    return Finding("redis", package.have, f"client {package.value}" if package.have else package.value)
 
 
 def _redis_server() -> Finding:
@@ -188,19 +188,19 @@ def _dask() -> Finding:
     return _package("dask", "dask", "not installed: sweeps use processes of this machine")
 
 
-def judge(found: dict[str, Finding]) -> Iterator[Verdict]:
-    """What the findings mean, command by command."""
+def judge(machine: dict[str, Finding]) -> Iterator[Verdict]:
+    """Verdicts, command by command: what the findings about this machine mean."""
 
     def have(name: str) -> bool:
-        return found[name].have
+        return machine[name].have
 
-    gpus, cores = have("cuda"), found["cores"].value.split()[0]
+    gpus, cores = have("cuda"), machine["cores"].value.split()[0]
     metis = "" if have("metis") else "; graphs can only be partitioned at random"
     yield Verdict("simulate, compare", True, f"any described cluster{metis}")
     yield Verdict("sweep", True, f"in processes, {cores} at a time" + ("; dask is there, too" if have("dask") else ""))
     yield Verdict("published", True, "needs nothing else")
-    yield Verdict("run", have("torch") and have("gloo"), _how_to_run(found))
-    yield Verdict("run --emulate", have("namespaces"), found["namespaces"].value)
+    yield Verdict("run", have("torch") and have("gloo"), _how_to_run(machine))
+    yield Verdict("run --emulate", have("namespaces"), machine["namespaces"].value)
     stores = "its store can be Redis" if have("redis") and have("redis-server") else "its store is shared memory only"
     yield Verdict("run (digest)", have("torch"), stores)
     measured = "the GPUs, and nccl between them" if have("nccl") else "the GPU" if gpus else "one core, and gloo"
@@ -209,12 +209,12 @@ def judge(found: dict[str, Finding]) -> Iterator[Verdict]:
     yield Verdict("validate", have("torch"), f"{links}; more than {cores} ranks share cores" if not gpus else links)
 
 
-def _how_to_run(found: dict[str, Finding]) -> str:
-    if not found["torch"].have:
-        return found["torch"].value
-    if found["nccl"].have:
+def _how_to_run(machine: dict[str, Finding]) -> str:
+    if not machine["torch"].have:
+        return machine["torch"].value
+    if machine["nccl"].have:
         return "on GPUs with nccl; gloo on the CPU with --set cluster.transport=gloo"
-    if found["cuda"].have:
+    if machine["cuda"].have:
         return "on the CPU with gloo, or --set run.device=cuda with gloo staged through pinned memory"
-    kernel = "dgl's" if found["dgl"].have else "torch's"
+    kernel = "dgl's" if machine["dgl"].have else "torch's"
     return f"on the CPU with gloo and {kernel} kernels; more ranks than cores only for correctness"

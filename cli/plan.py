@@ -53,7 +53,7 @@ def plan_command(
     dask: Dask = None,
     json: Json = False,
 ) -> None:
-    """Which method, with which options, on which machines and how many GPUs; what does not fit, and why."""
+    """Choose a method, its options, machines and number of GPUs; say what does not fit, and why."""
     if figure is not None:
         require_figure(figure)
     require(top >= 1, f"--top {top}: needs to be at least 1")
@@ -63,14 +63,14 @@ def plan_command(
         chosen = replace(chosen, plan=replace(chosen.plan, clusters=named))
     goal = Goal(aim=aim, limit_s=limit_s, pareto=pareto or figure is not None)
     with _bar() as tell:
-        found = plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
+        ranked = plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
     bands = read_bands()
     if json:
-        print_json(as_json(found, bands))
+        print_json(as_json(ranked, bands))
     else:
-        print(plan_text(found, bands, top, pareto=pareto))
+        print(plan_text(ranked, bands, top, pareto=pareto))
     if figure is not None:
-        _draw(found, figure)
+        _draw(ranked, figure)
 
 
 @contextmanager
@@ -160,14 +160,14 @@ def _remarks(plan: RankedPlan) -> list[str]:
 
 
 def _dropped(plan: RankedPlan) -> "Counter[tuple[str, str, str]]":
-    """By method and cluster, with the words of the first."""
+    """The number of dropped choices by method and cluster, with the reason of the first of each."""
     first: dict[tuple[str, str], str] = {}
-    found: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for candidate, reason in plan.dropped:
         group = candidate.method, Path(candidate.cluster).stem
         first.setdefault(group, f"{candidate.gpus} GPUs: {reason}")
-        found[*group, first[group]] += 1
-    return found
+        counts[*group, first[group]] += 1
+    return counts
 
 
 def as_json(plan: RankedPlan, bands: Sequence[Band]) -> dict[str, Any]:

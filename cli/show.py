@@ -108,11 +108,11 @@ def _memory(workload: Workload) -> str:
     schedule, cluster = workload.schedule, scenario_cluster(workload.scenario)
     lines = []
     for rank in range(schedule.num_ranks):
-        found = device_memory(schedule, cluster, rank)
-        largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in found.contributors[:6])
-        used, have = size(found.total_bytes), size(found.capacity_bytes)
-        fits = "fits" if found.fits else "DOES NOT FIT"
-        lines.append(f"rank {rank}: {used} of {have} at {found.at}, {fits}: {largest}")
+        memory = device_memory(schedule, cluster, rank)
+        largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in memory.contributors[:6])
+        used, have = size(memory.total_bytes), size(memory.capacity_bytes)
+        fits = "fits" if memory.fits else "DOES NOT FIT"
+        lines.append(f"rank {rank}: {used} of {have} at {memory.at}, {fits}: {largest}")
     pinned = [size(num_bytes) for num_bytes in pinned_bytes(schedule, cluster)]
     return "\n".join([*lines, *(f"host {host}: {num_bytes} pinned" for host, num_bytes in enumerate(pinned))])
 

@@ -40,8 +40,8 @@ def sweep_command(
     csv: Annotated[Path | None, typer.Option(help="Write a CSV file.")] = None,
 ) -> None:
     """Predict a scenario with keys varied: all combinations, in parallel; what is finished survives a kill."""
-    found = run_sweep(scenario, overrides or [], vary or [], results=results, jobs=jobs, dask=dask)
-    print_sweep(found, json=json, csv=csv)
+    swept = run_sweep(scenario, overrides or [], vary or [], results=results, jobs=jobs, dask=dask)
+    print_sweep(swept, json=json, csv=csv)
 
 
 def run_sweep(
@@ -76,22 +76,22 @@ def scenario_bar(label: str) -> Iterator[Tell]:
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def print_sweep(found: Sweep, *, json: bool, csv: Path | None) -> None:
+def print_sweep(swept: Sweep, *, json: bool, csv: Path | None) -> None:
     if csv is not None:
         with whole_file(csv) as path:
-            path.write_text(csv_table([row.flat() for row in found.rows]), encoding="utf-8")
+            path.write_text(csv_table([row.flat() for row in swept.rows]), encoding="utf-8")
         note(f"written: {csv}")
     if json:
-        print_json([row.flat() for row in found.rows])
+        print_json([row.flat() for row in swept.rows])
     elif csv is None:
-        print(sweep_table(found))
+        print(sweep_table(swept))
 
 
-def sweep_table(found: Sweep) -> str:
+def sweep_table(swept: Sweep) -> str:
     """A line per combination; what could not be predicted says why."""
-    names = list(found.rows[0].values)
+    names = list(swept.rows[0].values)
     columns = ["epoch", "compute", "exposed comm", "traffic", "memory", "stale", ""]
-    return aligned([[*names, *columns], *([*map(_plain, row.values.values()), *_cells(row)] for row in found.rows)])
+    return aligned([[*names, *columns], *([*map(_plain, row.values.values()), *_cells(row)] for row in swept.rows)])
 
 
 def _plain(value: Any) -> str:

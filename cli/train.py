@@ -80,7 +80,7 @@ def _show(result: RunResult, *, json: bool) -> None:
 
 
 def describe_ages(summary: Summary) -> list[str]:
-    """How old stale rows really were, beside what the checker says; nothing where nothing is stale."""
+    """Lines on how old stale rows really were, beside what the checker says; nothing where nothing is stale."""
     predicted = {(read.op, read.reads): read.ages for read in summary.staleness}
     lines = []
     for read in summary.training.ages if summary.training else ():
@@ -93,7 +93,7 @@ def describe_ages(summary: Summary) -> list[str]:
 
 
 def describe_errors(summary: Summary) -> list[str]:
-    """How far stale rows were from fresh ones in the last epoch, relative to them."""
+    """Lines on how far stale rows were from fresh ones in the last epoch, relative to them."""
     errors = summary.training.errors if summary.training else ()
     last = max((error.epoch for error in errors), default=None)
     return [

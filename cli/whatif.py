@@ -27,19 +27,19 @@ def whatif_command(
     """Double each resource in turn: what helps most is the bottleneck."""
     chosen = load_scenario(scenario, overrides or ())
     with scenario_bar("predicting") as tell:
-        found = whatif(chosen, results=results, jobs=jobs, progress=tell)
+        answer = whatif(chosen, results=results, jobs=jobs, progress=tell)
     if json:
-        print_json({"epoch_s": found.figures.epoch_s, "gains": [gain.as_dict() for gain in found.gains]})
+        print_json({"epoch_s": answer.figures.epoch_s, "gains": [gain.as_dict() for gain in answer.gains]})
         return
-    print(whatif_text(found))
+    print(whatif_text(answer))
 
 
-def whatif_text(found: WhatIf) -> str:
-    figures, best = found.figures, found.bottleneck
+def whatif_text(answer: WhatIf) -> str:
+    figures, best = answer.figures, answer.bottleneck
     now = f"{figures.method} on {figures.ranks} x {figures.cluster}: {seconds(figures.epoch_s)} an epoch"
     helps = best.speedup is not None and best.speedup > 1.005
     verdict = f"Your bottleneck: {best.resource}." if helps else "Doubling any one resource hardly helps."
-    rows = [[gain.resource, *_cells(gain)] for gain in found.gains]
+    rows = [[gain.resource, *_cells(gain)] for gain in answer.gains]
     return "\n".join([f"{now}. {verdict}", "", aligned([["twice the", "epoch", "faster", "memory", ""], *rows])])
 
 
@@ -52,7 +52,7 @@ def _cells(gain: Gain) -> list[str]:
 
 
 def breakeven_command(
-    one: Annotated[str, typer.Argument(help="A method, with options if wanted: bns,rate=0.1")],
+    first: Annotated[str, typer.Argument(metavar="ONE", help="A method, with options if wanted: bns,rate=0.1")],
     other: Annotated[str, typer.Argument(help="Another one.")],
     vary: Annotated[str, typer.Option(help="The variable and its bounds: --vary cluster.network_gbps=1:100")],
     scenario: Annotated[
@@ -64,46 +64,48 @@ def breakeven_command(
     jobs: Jobs = None,
     json: Json = False,
 ) -> None:
-    """Where one method becomes faster than another as a key grows."""
+    """Find where one method becomes faster than another as a key grows."""
     if figure is not None:
         require_figure(figure)
     key, low, high = _bounds(vary)
     chosen = load_scenario(scenario, overrides or ())
-    found = break_even(chosen, (_method(one), _method(other)), key, (low, high), results=results, jobs=jobs)
+    curves = break_even(chosen, (_method(first), _method(other)), key, (low, high), results=results, jobs=jobs)
     if json:
-        print_json({"key": found.key, "x": found.xs, "epochs_s": found.epochs_s, "crossings": found.crossings})
+        print_json({"key": curves.key, "x": curves.xs, "epochs_s": curves.epochs_s, "crossings": curves.crossings})
     else:
-        print(breakeven_text(found))
+        print(breakeven_text(curves))
     if figure is not None:
-        draw_panels(figure, [breakeven_panel(found)])
+        draw_panels(figure, [breakeven_panel(curves)])
         note(f"figure: {figure}")
 
 
-def breakeven_panel(found: BreakEven) -> Panel:
-    """Both curves and where they cross."""
+def breakeven_panel(curves: BreakEven) -> Panel:
+    """A panel with the curves of both methods and where they cross."""
     names = (
-        found.names if found.names[0] != found.names[1] else [f"{name} ({k})" for k, name in enumerate(found.names, 1)]
+        curves.names
+        if curves.names[0] != curves.names[1]
+        else [f"{name} ({k})" for k, name in enumerate(curves.names, 1)]
     )
     return Panel(
-        x_label=found.key,
+        x_label=curves.key,
         y_label="time of an epoch, s",
-        xs=found.xs,
-        curves=dict(zip(names, found.epochs_s, strict=True)),
-        crossings=found.crossings,
+        xs=curves.xs,
+        curves=dict(zip(names, curves.epochs_s, strict=True)),
+        crossings=curves.crossings,
         y_range=(0, None),
-        log=found.is_log,
+        log=curves.is_log,
     )
 
 
-def breakeven_text(found: BreakEven) -> str:
-    a, b = found.names
+def breakeven_text(curves: BreakEven) -> str:
+    a, b = curves.names
     rows = [
         [f"{x:g}", seconds(ya), seconds(yb), a if ya < yb else b if yb < ya else "equal"]
-        for x, ya, yb in zip(found.xs, *found.epochs_s, strict=True)
+        for x, ya, yb in zip(curves.xs, *curves.epochs_s, strict=True)
     ]
-    where = ", ".join(f"{x:.4g}" for x in found.crossings)
-    verdict = f"Break-even at {found.key} = {where}." if where else f"{rows[0][3]} is the faster one everywhere."
-    return "\n".join([aligned([[found.key, a, b, "faster"], *rows]), "", verdict])
+    where = ", ".join(f"{x:.4g}" for x in curves.crossings)
+    verdict = f"Break-even at {curves.key} = {where}." if where else f"{rows[0][3]} is the faster one everywhere."
+    return "\n".join([aligned([[curves.key, a, b, "faster"], *rows]), "", verdict])
 
 
 def _bounds(text: str) -> tuple[str, float, float]:
@@ -113,14 +115,14 @@ def _bounds(text: str) -> tuple[str, float, float]:
         bool(equals and colon),
         f"--vary {text!r}: expected section.key=low:high, for example cluster.network_gbps=1:100",
     )
-    found = [parse_override(f"{key}={value}")[2] for value in (low, high)]
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in found)
+    bounds = [parse_override(f"{key}={value}")[2] for value in (low, high)]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in bounds)
     require(numbers, f"--vary {text!r}: the bounds need to be numbers")
-    return key.strip(), found[0], found[1]
+    return key.strip(), bounds[0], bounds[1]
 
 
 def _method(text: str) -> dict[str, Any]:
-    """`bns,rate=0.1` as a [method] table."""
+    """Parse `bns,rate=0.1` as a [method] table."""
     name, *options = text.split(",")
     if name not in METHODS:
         raise unknown("method", name, METHODS)

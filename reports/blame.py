@@ -1,4 +1,4 @@
-"""Which ops explain that a run took longer or shorter than predicted: where the compute lane's time went, by op.
+"""Ops that explain why a run took longer or shorter than predicted: where the compute lane's time went, by op.
 
 A rank's steady window is divided along its compute lane, without rest: an op *runs*; or the lane stands still until the
 next op can start, because of the op that ended last of all that one waits for. Of this time an awaited communication
@@ -66,7 +66,7 @@ def account(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Account:
 def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) -> dict[str, list[float]]:
     """The seconds of each instance after the warm-up of every op of a rank: on the compute lane with the overhead
     before it, of a communication from when all had come."""
-    causes, found, now = Causes(trace, schedule), defaultdict[str, list[float]](list), 0.0
+    causes, seconds, now = Causes(trace, schedule), defaultdict[str, list[float]](list), 0.0
     for span in sorted(trace.of_rank(rank), key=lambda span: span.start_s):
         parts = list(_during(causes, span))
         if span.lane == Lane.COMPUTE:
@@ -74,19 +74,19 @@ def op_seconds(trace: Trace, schedule: Schedule, rank: int, warmup_epochs: int) 
             now = span.end_s
         own = [end - start for (op, part), (start, end) in parts if op == span.op and part is not TimeUse.WAITS]
         if span.epoch >= warmup_epochs:
-            found[span.op].append(sum(own))
-    return found
+            seconds[span.op].append(sum(own))
+    return seconds
 
 
 def _during(causes: Causes, span: Span) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
-    """What an op of the compute lane does; it may be a communication."""
+    """Parts of the time in which an op of the compute lane is under way; the op may be a communication."""
     if span.kind not in COMMUNICATION:
         return [((span.op, TimeUse.RUNS), (span.start_s, span.end_s))]
     return _communicates(causes, span, span.start_s, span.end_s)
 
 
 def _before(causes: Causes, span: Span, now: float) -> Iterable[tuple[tuple[str, TimeUse], Interval]]:
-    """What the lane did not do between the end of its op before, at `now`, and the start of this one."""
+    """Parts of the time in which the compute lane stood still, from `now`, when its op before ended, until the span."""
     cause = causes.last_to_end(span)
     if cause is None or cause.end_s <= now or cause.lane == Lane.COMPUTE:
         return [((span.op, TimeUse.OVERHEAD), (now, span.start_s))]
@@ -110,9 +110,9 @@ def verb(op: str) -> str:
     return op.partition(".")[0]
 
 
-def by_verb(found: Account) -> Account:
+def by_verb(by_op: Account) -> Account:
     sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
-    for (op, part), seconds in found.items():
+    for (op, part), seconds in by_op.items():
         sums[verb(op), part] += seconds
     return dict(sums)
 
@@ -120,17 +120,17 @@ def by_verb(found: Account) -> Account:
 def join(predicted: Account, measured: Account) -> tuple[Blame, ...]:
     """Join two accounts by op and part, the largest difference first; what one of them lacks took it no time."""
     keys = dict.fromkeys([*predicted, *measured])
-    found = [
+    blames = [
         Blame(op=op, part=part, predicted_s=predicted.get((op, part), 0.0), measured_s=measured.get((op, part), 0.0))
         for op, part in keys
     ]
-    return tuple(sorted(found, key=lambda one: (-abs(one.miss_s), one.op, one.part)))
+    return tuple(sorted(blames, key=lambda one: (-abs(one.miss_s), one.op, one.part)))
 
 
 def mean_account(accounts: Sequence[Account]) -> Account:
     """The mean of the accounts of several runs."""
     sums: dict[tuple[str, TimeUse], float] = defaultdict(float)
-    for found in accounts:
-        for key, seconds in found.items():
+    for by_op in accounts:
+        for key, seconds in by_op.items():
             sums[key] += seconds / len(accounts)
     return dict(sums)

@@ -101,5 +101,5 @@ def fastest_first(results: Sequence[MethodResult]) -> list[MethodResult]:
 
 
 def family(method: str) -> str:
-    """pipegcn-gf is a variant of pipegcn: figures give a family one colour."""
+    """The family of a method, which figures give one colour: pipegcn-gf is a variant of pipegcn."""
     return method.partition("-")[0]

@@ -72,17 +72,17 @@ def critical_path(trace: Trace, schedule: Schedule, warmup_epochs: int) -> tuple
 
 
 def shares(path: tuple[Step, ...], num_epochs: int) -> list[Share]:
-    """What the path is made of, the largest share first."""
+    """Shares of the critical path by rank, op and kind, the largest first."""
     sums: dict[tuple[int, str, StepKind], float] = defaultdict(float)
     for step in path:
         sums[step.rank, step.op, step.kind] += step.end_s - step.start_s
     whole = path[-1].end_s - path[0].start_s if path else 0.0
-    found = [
+    parts = [
         Share(rank=rank, op=op, kind=kind, seconds=seconds / num_epochs, share=seconds / whole)
         for (rank, op, kind), seconds in sums.items()
         if seconds > 0
     ]
-    return sorted(found, key=lambda item: (-item.seconds, item.rank, item.op))
+    return sorted(parts, key=lambda item: (-item.seconds, item.rank, item.op))
 
 
 def last_window(trace: Trace, warmup_epochs: int) -> Interval:
@@ -96,7 +96,7 @@ def _last(trace: Trace) -> Span | None:
 
 
 def _step(span: Span, kind: StepKind, source: int, start_s: float, end_s: float) -> Step:
-    """Clocks of different hosts may disagree: a step that would end before it starts is empty."""
+    """A step of the path; one that would end before it starts is empty: clocks of different hosts may disagree."""
     return Step(
         rank=span.rank,
         op=span.op,

@@ -1,5 +1,5 @@
-"""What all figures share, and those that are no part of a comparison's page: panels of curves, time against price,
-predicted over measured."""
+"""Figures that are no part of a comparison's page (panels of curves, time against price, predicted over measured),
+and what all figures share."""
 
 from __future__ import annotations
 

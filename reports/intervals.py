@@ -7,7 +7,7 @@ Intervals = list[Interval]
 
 
 def merge(intervals: Iterable[Interval]) -> Intervals:
-    """Any intervals as a set: overlapping ones joined, empty ones dropped."""
+    """Make a set of any intervals: join those that overlap, drop empty ones."""
     merged: Intervals = []
     for start, end in sorted(interval for interval in intervals if interval[1] > interval[0]):
         if merged and start <= merged[-1][1]:
@@ -18,21 +18,21 @@ def merge(intervals: Iterable[Interval]) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    found: Intervals = []
+    common: Intervals = []
     i = j = 0
     while i < len(a) and j < len(b):
         start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
         if start < end:
-            found.append((start, end))
+            common.append((start, end))
         if a[i][1] < b[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return common
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """What is in a and not in b."""
+    """The time that is in set `a` and not in set `b`."""
     if not a:
         return []
     edges = [a[0][0], *(edge for interval in b for edge in interval), a[-1][1]]

@@ -54,7 +54,7 @@ class Metrics:
 
     @property
     def epoch_s(self) -> float:
-        """The slowest rank's: the epoch is over when everybody's is."""
+        """The epoch of the slowest rank: it is over when everybody's is."""
         return self.max("epoch_s")
 
     @property
@@ -94,11 +94,11 @@ def measure(trace: Trace, schedule: Schedule, warmup_epochs: int) -> Metrics:
 
 def measured_seconds(trace: Trace, warmup_epochs: int) -> dict[tuple[int, str], float]:
     """Median seconds of every op that only computes, by (rank, name): what a simulation may use instead of costs."""
-    found: dict[tuple[int, str], list[float]] = defaultdict(list)
+    samples: dict[tuple[int, str], list[float]] = defaultdict(list)
     for span in trace.spans:
         if span.kind not in COMMUNICATION and span.epoch >= warmup_epochs:
-            found[span.rank, span.op].append(span.end_s - span.start_s)
-    return {key: float(np.median(seconds)) for key, seconds in found.items()}
+            samples[span.rank, span.op].append(span.end_s - span.start_s)
+    return {key: float(np.median(seconds)) for key, seconds in samples.items()}
 
 
 def _bytes_by_op(trace: Trace, warmup_epochs: int, num_epochs: int) -> dict[str, float]:
@@ -160,7 +160,7 @@ def pacing(spans: Sequence[Span]) -> Sequence[Span]:
 def _communication(
     spans: list[Span], schedule: Schedule, starts: dict[tuple[int, str, int], float]
 ) -> tuple[Intervals, Intervals, Intervals]:
-    """When bytes of a rank moved (all-reduce apart), when its all-reduce moved, and when it waited for late ranks."""
+    """Times at which a rank's bytes moved (all-reduce apart), its all-reduce moved, and it waited for late ranks."""
     moving: Intervals = []
     reducing: Intervals = []
     waiting: Intervals = []

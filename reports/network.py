@@ -45,15 +45,15 @@ def loads(link: LinkUse) -> list[Load]:
 
 
 def busy_periods(link: LinkUse) -> list[Busy]:
-    found = []
+    periods = []
     for moves, group in groupby(loads(link), key=lambda load: load.rate > 0):
         if moves:
             parts = list(group)
             start_s, end_s = parts[0].start_s, parts[-1].end_s
             num_bytes = sum(part.num_bytes for part in parts)
             share = min(1.0, num_bytes / ((end_s - start_s) * link.bytes_per_s))
-            found.append(Busy(start_s=start_s, end_s=end_s, num_bytes=num_bytes, utilisation=share))
-    return found
+            periods.append(Busy(start_s=start_s, end_s=end_s, num_bytes=num_bytes, utilisation=share))
+    return periods
 
 
 def utilisation(link: LinkUse, window: Interval) -> Utilisation:
@@ -71,12 +71,12 @@ def utilisation(link: LinkUse, window: Interval) -> Utilisation:
 
 
 def bytes_by_link(trace: Trace) -> dict[str, float]:
-    """Bytes of one epoch, the mean over all epochs; most first."""
+    """Bytes of one epoch by link, the mean over all epochs; most first."""
     most = sorted(trace.links, key=lambda link: (-link.num_bytes, link.name))
     return {link.name: link.num_bytes / trace.num_epochs for link in most}
 
 
 def link_utilisation(trace: Trace, window: Interval) -> dict[str, Utilisation]:
     """The utilisation of every link whose load over time is known; the busiest first."""
-    found = [(link.name, utilisation(link, window)) for link in trace.links if link.times_s]
-    return dict(sorted(found, key=lambda item: (-item[1].mean, item[0])))
+    used = [(link.name, utilisation(link, window)) for link in trace.links if link.times_s]
+    return dict(sorted(used, key=lambda item: (-item[1].mean, item[0])))

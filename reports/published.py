@@ -77,33 +77,35 @@ def pairs(results: Iterable[PublishedResult]) -> list[Pair]:
 
 
 def _pairs(metric: str, settings: Iterable[list[PublishedResult]]) -> Iterator[Pair]:
-    measured = [(mean(one.published for one in same if one.published is not None), same[0]) for same in settings]
-    for (value, one), (other_value, other) in combinations(measured, 2):
+    measured = [
+        (mean(result.published for result in same if result.published is not None), same[0]) for same in settings
+    ]
+    for (value, setting), (other_value, other) in combinations(measured, 2):
         if value < other_value:
-            yield Pair(metric=metric, first=one, second=other, published=(value, other_value))
+            yield Pair(metric=metric, first=setting, second=other, published=(value, other_value))
         elif value > other_value:
-            yield Pair(metric=metric, first=other, second=one, published=(other_value, value))
+            yield Pair(metric=metric, first=other, second=setting, published=(other_value, value))
 
 
 def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     """Errors in all, by metric, and by source, method and metric; the order of methods; what was not predicted."""
-    found = pairs(results)
+    compared = pairs(results)
     epochs = _errors(result for result in results if result.row["metric"] == "epoch_s")
     return {
         "rows": len(results),
         "predicted": sum(result.predicted is not None for result in results),
         "epoch_s": epochs,
-        "order": _order(found) | {"clear": _order([pair for pair in found if pair.clear])},
-        "wrong_order": [_describe(pair) for pair in found if not pair.right],
+        "order": _order(compared) | {"clear": _order([pair for pair in compared if pair.clear])},
+        "wrong_order": [_describe(pair) for pair in compared if not pair.right],
         "by_metric": _grouped(results, ("metric",)),
         "by_source": _grouped(results, ("source", "method", "metric")),
         "not_predicted": dict(Counter(result.reason for result in results if result.reason).most_common()),
     }
 
 
-def _order(found: Sequence[Pair]) -> dict[str, Any]:
-    right = sum(pair.right for pair in found)
-    return {"pairs": len(found), "right": right, "share": right / len(found) if found else None}
+def _order(compared: Sequence[Pair]) -> dict[str, Any]:
+    right = sum(pair.right for pair in compared)
+    return {"pairs": len(compared), "right": right, "share": right / len(compared) if compared else None}
 
 
 def _describe(pair: Pair) -> dict[str, Any]:
@@ -122,12 +124,12 @@ def _grouped(results: Sequence[PublishedResult], names: tuple[str, ...]) -> list
 
 
 def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
-    """How many rows have an error, and how large it is; the median's sign tells which way they lean."""
-    found = [result.error for result in results if result.error is not None]
-    sizes = [abs(error) for error in found]
-    if not found:
+    """The number of rows with an error, and its size; the sign of the median tells which way they lean."""
+    errors = [result.error for result in results if result.error is not None]
+    sizes = [abs(error) for error in errors]
+    if not errors:
         return {"num": 0, "median": None, "mean": None, "lean": None}
-    return {"num": len(found), "median": median(sizes), "mean": mean(sizes), "lean": median(found)}
+    return {"num": len(errors), "median": median(sizes), "mean": mean(sizes), "lean": median(errors)}
 
 
 def text_summary(summary: dict[str, Any]) -> str:
@@ -142,7 +144,7 @@ def _shown(row: dict[str, Any]) -> list[str]:
 
 
 def verdict(summary: dict[str, Any]) -> list[str]:
-    """What the figures come to, in sentences."""
+    """Sentences that say what the errors of published figures come to."""
     epochs, order = summary["epoch_s"], summary["order"]
     said = [f"{summary['predicted']} of {summary['rows']} rows are predicted."]
     if epochs["num"]:
@@ -158,7 +160,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
 
 
 def write_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """The report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
+    """Write the report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
     require_report_place(path)
     rows = [result.as_dict() for result in results]
     with whole_directory(path) as directory:
@@ -216,7 +218,7 @@ def _row_cells(result: PublishedResult) -> list[str]:
 
 
 def draw_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """Epochs, predicted over published, a colour per source; beside them the errors of every metric."""
+    """Draw epochs, predicted over published, a colour per source; beside them the errors of every metric."""
     dots = [
         Dot(group=result.row["source"], true=result.published, predicted=result.predicted)
         for result in results

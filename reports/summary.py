@@ -66,7 +66,7 @@ class LinkLoad(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAges:
-    """How old, in epochs, the rows are that an op reads from a buffer, on any rank."""
+    """Ages, in epochs, of the rows that an op reads from a buffer, on any rank."""
 
     op: str
     reads: str
@@ -87,7 +87,7 @@ class Basis(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFigures(Group):
-    """Whether everything fits, told of the rank with the least head-room."""
+    """The memory of the rank with the least head-room, and whether everything fits."""
 
     fits: bool
     memory_rank: int
@@ -100,7 +100,7 @@ class MemoryFigures(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPrice(Group):
-    """What an epoch costs where hosts are rented whole."""
+    """The price of an epoch where hosts are rented whole."""
 
     price_per_epoch: float
     currency: str
@@ -109,7 +109,7 @@ class EpochPrice(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundAges:
-    """How many rows of which age an op really read in a run."""
+    """Numbers of rows by age that an op really read in a run."""
 
     op: str
     reads: str
@@ -118,7 +118,7 @@ class FoundAges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleError:
-    """How far stale rows or gradients of a layer were from fresh ones in one epoch, as squares of norms."""
+    """The distance of a layer's stale rows or gradients from fresh ones in one epoch, as squares of norms."""
 
     epoch: int
     layer: int
@@ -149,7 +149,7 @@ class Training(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBand:
-    """Between which times an epoch really lies, as far as measured cases tell."""
+    """The times between which an epoch really lies, as far as measured cases tell."""
 
     low_s: float
     high_s: float
@@ -208,7 +208,7 @@ class Summary:
 
     @property
     def fits(self) -> bool:
-        """Whether the devices have the memory; what has run did."""
+        """Whether the devices have enough memory; for what has run they had."""
         return self.memory is None or self.memory.fits
 
     @property
@@ -224,7 +224,7 @@ class Summary:
 
     @property
     def is_run(self) -> bool:
-        """Whether it was executed, not predicted."""
+        """Whether the epoch was executed, not predicted."""
         return self.source == EXECUTED
 
     @property
@@ -263,12 +263,12 @@ def all_ages(reads: Sequence[ReadAges]) -> list[int]:
 def as_flat(record: Any) -> dict[str, Any]:
     """A record as a JSON object; an optional field that is None has no key."""
     flat: dict[str, Any] = {}
-    for one in fields(record):
-        value = getattr(record, one.name)
+    for entry in fields(record):
+        value = getattr(record, entry.name)
         if isinstance(value, Group):
             flat |= as_flat(value)
-        elif value is not None or one.default is MISSING:
-            flat[_key(one.name)] = _plain(value)
+        elif value is not None or entry.default is MISSING:
+            flat[_key(entry.name)] = _plain(value)
     return flat
 
 
@@ -301,7 +301,7 @@ def _arms(hint: Any) -> tuple[Any, ...]:
 
 
 def _key(name: str) -> str:
-    """A field cannot be named `from`: its underscore is not part of the key."""
+    """The JSON key of a field, without its underscore: no field can be named `from`."""
     return name.rstrip("_")
 
 
@@ -424,7 +424,7 @@ def _drawn_pairs(name: str, counts: Ints, spread: Reals) -> list[DrawnPair]:
 
 
 def staleness_table(schedule: Schedule) -> tuple[ReadAges, ...]:
-    """How old, in epochs, remote rows, their gradients and snapshots are when they are read; one entry per op, over all
+    """Ages, in epochs, of remote rows, their gradients and snapshots when they are read; one entry per op, over all
     ranks; of snapshots, one over all slots."""
     ages: dict[tuple[str, str], set[int]] = {}
     for read in staleness(schedule):

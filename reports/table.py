@@ -14,7 +14,7 @@ SHOWN = 3  # entries of the critical path, and links
 
 
 def seconds(value: float) -> str:
-    """Three significant digits with a unit a person reads."""
+    """A time with three significant digits and a unit that a person reads."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
         if abs(value) * scale >= 1.0 or unit == "µs":
             return f"{value * scale:.3g} {unit}" if value else "0"
@@ -30,7 +30,7 @@ def size(num_bytes: float) -> str:
 
 
 def used_of(memory: MemoryFigures) -> str:
-    """Bytes of the fullest device beside what it has."""
+    """Bytes in use on the fullest device, beside those it has."""
     return f"{size(memory.memory_bytes)} of {size(memory.device_memory_bytes)}"
 
 
@@ -66,7 +66,7 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
 
 
 def band(summary: Summary) -> str:
-    """Between which times an epoch really lies, as far as measured cases tell."""
+    """The times between which an epoch really lies, as far as measured cases tell."""
     if summary.is_run:
         return summary.how
     known = summary.known_band
@@ -81,7 +81,7 @@ def columns(lines: Sequence[Line]) -> list[tuple[str, Callable[[Summary], str]]]
 
 
 def cells(lines: Sequence[Line]) -> list[list[str]]:
-    """The head and a row per line; one without figures gives its reason in place of them."""
+    """The cells of a table: its head, and a row per line; a line without figures gives its reason in place of them."""
     shown = columns(lines)
     return [[name for name, _ in shown], *(_row(line, [figure for _, figure in shown]) for line in lines)]
 
@@ -121,12 +121,12 @@ def _busiest(summary: Summary) -> list[str]:
 
 
 def constants(basis: Basis) -> str:
-    """Where the numbers behind a prediction come from."""
+    """The origin of the numbers behind a prediction."""
     return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
 def text_table(lines: Sequence[Line]) -> str:
-    """A row per summary, and below the table its insights or the reason why there is none, and warnings."""
+    """A table with a row per summary; below it, insights or the reason why there are none, and warnings."""
     remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
     summaries = [line for line in lines if isinstance(line, Summary)]
     return "\n".join([aligned(cells(summaries)), "", *remarks, *warnings(summaries)])
@@ -137,19 +137,19 @@ def _remark(line: Line) -> str:
 
 
 def warnings(summaries: Sequence[Summary]) -> list[str]:
-    """What methods say about their own limits, each once."""
+    """Warnings of methods about their own limits, each once."""
     return list(dict.fromkeys(f"warning: {s.method}: {text}" for s in summaries for text in s.warnings))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell; the first row is the head."""
+    """Rows of cells as text, columns as wide as their widest cell; the first row is the head."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
 
 
 def markdown_table(lines: Sequence[Line]) -> str:
-    """A row per summary, and one for what could not be compared."""
+    """A Markdown table with a row per summary, and one for each method that could not be compared."""
     return markdown_rows(cells(lines))
 
 

@@ -59,8 +59,8 @@ class ValidatedScenario:
     def as_dict(self) -> dict[str, Any]:
         figures = {
             f"{side}_{name}": value
-            for side, found in (("predicted", self.predicted), ("measured", self.measured))
-            for name, value in (asdict(found) if found is not None else {}).items()
+            for side, of_side in (("predicted", self.predicted), ("measured", self.measured))
+            for name, value in (asdict(of_side) if of_side is not None else {}).items()
         }
         rest = {"error": self.error, "runs": self.num_runs, "reference_s": self.reference_s, "reason": self.reason}
         return {**self.case, **figures, **rest}
@@ -77,9 +77,9 @@ def figures(traces: Sequence[Trace], schedule: Schedule, warmup_epochs: int) -> 
     metrics = [measure(trace, schedule, warmup_epochs) for trace in traces]
     return Figures(
         epoch_s=median(slowest),
-        compute_s=median(one.mean("compute_s") for one in metrics),
-        exposed_comm_s=median(one.mean("exposed_comm_s") for one in metrics),
-        bytes_total=float(mean(one.bytes_total for one in metrics)),
+        compute_s=median(run.mean("compute_s") for run in metrics),
+        exposed_comm_s=median(run.mean("exposed_comm_s") for run in metrics),
+        bytes_total=float(mean(run.bytes_total for run in metrics)),
         low_s=low,
         high_s=high,
     )
@@ -101,7 +101,7 @@ def blame_of(predicted: Trace, measured: Sequence[Trace], schedule: Schedule, wa
 
 def summarise_rows(rows: Sequence[ValidatedScenario], profile: str | None = None) -> dict[str, Any]:
     """Errors of epochs, exposed communication and bytes; the order of methods; what is to blame; the machine's pace.
-    `profile`: what the predictions were made with, if the machine was measured."""
+    `profile` is what the predictions were made with, if the machine was measured."""
     done = [row for row in rows if row.error is not None]
     sizes = [abs(row.error) for row in done if row.error is not None]
     order = ordered(done)
@@ -135,12 +135,12 @@ def _same_bytes(row: ValidatedScenario) -> bool:
 
 def _exposed(rows: Sequence[ValidatedScenario]) -> float | None:
     """The mean absolute difference of exposed communication, as a share of the measured epoch."""
-    found = [
+    differences = [
         abs(row.predicted.exposed_comm_s - row.measured.exposed_comm_s) / row.measured.epoch_s
         for row in rows
         if row.predicted is not None and row.measured is not None
     ]
-    return mean(found) if found else None
+    return mean(differences) if differences else None
 
 
 def _errors_by(rows: Sequence[ValidatedScenario], name: str) -> dict[str, dict[str, Any]]:
@@ -149,8 +149,8 @@ def _errors_by(rows: Sequence[ValidatedScenario], name: str) -> dict[str, dict[s
         if row.error is not None:
             groups[str(row.case[name])].append(row.error)
     return {
-        key: {"num": len(found), "mean": mean(map(abs, found)), "max": max(map(abs, found)), "lean": median(found)}
-        for key, found in groups.items()
+        key: {"num": len(errors), "mean": mean(map(abs, errors)), "max": max(map(abs, errors)), "lean": median(errors)}
+        for key, errors in groups.items()
     }
 
 
@@ -179,8 +179,8 @@ def ordered(rows: Sequence[ValidatedScenario]) -> dict[str, Any]:
 
 def _correlation(rows: Sequence[ValidatedScenario]) -> float | None:
     """Spearman's correlation of the methods of a cell; the mean over cells with at least three."""
-    found = [spearman([_times(row) for row in cell]) for cell in _cells(rows) if len(cell) > 2]
-    return mean(found) if found else None
+    correlations = [spearman([_times(row) for row in cell]) for cell in _cells(rows) if len(cell) > 2]
+    return mean(correlations) if correlations else None
 
 
 def spearman(pairs: Sequence[tuple[float, float]]) -> float:
@@ -194,26 +194,26 @@ def spearman(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
-    """What verbs take and what is missed, by part over all scenarios, in hundredths of the measured epoch.
+    """Predicted, measured and missed time of verbs by part, over all scenarios, as shares of the measured epoch.
 
     `miss` is the mean with its sign, `size` without; the misses of a scenario add up to its error.
     """
     sums: dict[tuple[str, TimeUse], list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         assert row.measured is not None
-        for one in verbs(row.blame):
-            shares = one.predicted_s / row.measured.epoch_s, one.measured_s / row.measured.epoch_s
-            sums[one.op, one.part].append(shares)
+        for entry in verbs(row.blame):
+            shares = entry.predicted_s / row.measured.epoch_s, entry.measured_s / row.measured.epoch_s
+            sums[entry.op, entry.part].append(shares)
     table = [
         {
             "verb": verb,
             "part": str(part),
-            "predicted": sum(a for a, _ in found) / len(rows),
-            "measured": sum(b for _, b in found) / len(rows),
-            "miss": sum(a - b for a, b in found) / len(rows),
-            "size": sum(abs(a - b) for a, b in found) / len(rows),
+            "predicted": sum(a for a, _ in pairs) / len(rows),
+            "measured": sum(b for _, b in pairs) / len(rows),
+            "miss": sum(a - b for a, b in pairs) / len(rows),
+            "size": sum(abs(a - b) for a, b in pairs) / len(rows),
         }
-        for (verb, part), found in sums.items()
+        for (verb, part), pairs in sums.items()
     ]
     return sorted(table, key=lambda row: -row["size"])
 
@@ -221,15 +221,19 @@ def blame_table(rows: Sequence[ValidatedScenario]) -> list[dict[str, Any]]:
 def verbs(blame: Sequence[Blame]) -> tuple[Blame, ...]:
     """Blame by verb: forward.0 and forward.1 are both forward."""
     sides: list[Account] = [
-        by_verb({(one.op, one.part): one.predicted_s for one in blame}),
-        by_verb({(one.op, one.part): one.measured_s for one in blame}),
+        by_verb({(entry.op, entry.part): entry.predicted_s for entry in blame}),
+        by_verb({(entry.op, entry.part): entry.measured_s for entry in blame}),
     ]
     return join(*sides)
 
 
 def machine_pace(rows: Sequence[ValidatedScenario]) -> dict[str, float] | None:
-    """How far the machine's own speed wandered while the scenarios ran."""
-    found = [row.reference_s for row in rows if row.reference_s is not None]
-    if not found:
+    """The machine's own pace while the scenarios ran: a small kernel's median time, and how far it wandered."""
+    references = [row.reference_s for row in rows if row.reference_s is not None]
+    if not references:
         return None
-    return {"reference_s": median(found), "fastest": min(found) / median(found), "slowest": max(found) / median(found)}
+    return {
+        "reference_s": median(references),
+        "fastest": min(references) / median(references),
+        "slowest": max(references) / median(references),
+    }

@@ -41,10 +41,10 @@ def row_cells(row: ValidatedScenario) -> list[str]:
 
 
 def blamed(row: ValidatedScenario) -> str:
-    """The largest parts of the miss, in hundredths of the epoch."""
+    """The ops with the largest parts in an epoch's error, in hundredths of the measured epoch."""
     assert row.measured is not None
-    parts = [(one, one.miss_s / row.measured.epoch_s) for one in verbs(row.blame)[:NAMED]]
-    return ", ".join(f"{one.op} {one.part} {share:+.0%}" for one, share in parts)
+    parts = [(entry, entry.miss_s / row.measured.epoch_s) for entry in verbs(row.blame)[:NAMED]]
+    return ", ".join(f"{entry.op} {entry.part} {share:+.0%}" for entry, share in parts)
 
 
 def text_rows(rows: Sequence[ValidatedScenario]) -> str:
@@ -52,7 +52,7 @@ def text_rows(rows: Sequence[ValidatedScenario]) -> str:
 
 
 def verdict(summary: dict[str, Any]) -> list[str]:
-    """What the figures come to, a sentence each."""
+    """Sentences that say what the errors of a validation come to."""
     said = [f"{summary['compared']} of {summary['scenarios']} scenarios were compared."]
     if summary["compared"]:
         said += [
@@ -110,12 +110,12 @@ BY_HEAD = ("by", "which", "scenarios", "mean", "max", "lean")
 
 
 def by_cells(summary: dict[str, Any]) -> list[list[str]]:
-    """Absolute errors of groups of scenarios; what there is one of only is no group."""
+    """Rows of absolute errors by group of scenarios; a word that all scenarios share makes no groups."""
     return [
-        [name, key, str(found["num"]), f"{found['mean']:.1%}", f"{found['max']:.1%}", f"{found['lean']:+.1%}"]
+        [name, key, str(errors["num"]), f"{errors['mean']:.1%}", f"{errors['max']:.1%}", f"{errors['lean']:+.1%}"]
         for name, parts in summary["by"].items()
         if len(parts) > 1
-        for key, found in parts.items()
+        for key, errors in parts.items()
     ]
 
 
@@ -124,7 +124,7 @@ def text_by(summary: dict[str, Any]) -> str:
 
 
 def write_validation(path: Path, rows: Sequence[ValidatedScenario], summary: dict[str, Any]) -> None:
-    """validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
+    """Write validate.md, .csv, .json and a figure, each whole or not at all, beside the runs they are made from."""
     table = [row.as_dict() for row in rows]
     texts = {
         "validate.csv": csv_table(table),
@@ -188,7 +188,7 @@ def row_name(row: ValidatedScenario) -> str:
 
 
 def draw(path: Path, rows: Sequence[ValidatedScenario], summary: dict[str, Any]) -> None:
-    """Epochs, predicted over measured, a colour per method and a mark per link; beside them what is to blame."""
+    """Draw epochs, predicted over measured, a colour per method and a mark per link; beside them what is to blame."""
     dots = [
         Dot(
             group=row.case["method"],

@@ -34,10 +34,10 @@ def verdict(comparison: Comparison) -> str:
 
 def _nothing_fits(ordered: Sequence[MethodResult]) -> str:
     used = [(result.summary.memory, result.method) for result in ordered]
-    found = [(memory, method) for memory, method in used if memory is not None]
-    if not found:
+    known = [(memory, method) for memory, method in used if memory is not None]
+    if not known:
         return "No method could be predicted."
-    memory, method = min(found, key=lambda item: item[0].memory_bytes)
+    memory, method = min(known, key=lambda item: item[0].memory_bytes)
     return (
         f"No method fits in the memory of the devices. **{method}** comes nearest, with "
         f"{used_of(memory)} on rank {memory.memory_rank}."
@@ -57,21 +57,21 @@ def _fastest(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
 
 
 def _lead(fitting: Sequence[MethodResult], comparison: Comparison) -> str:
-    """How many times as fast as the next, and as the first method of the comparison."""
+    """The lead of the fastest method: how many times as fast as the next it is, and as the first of the comparison."""
     best, first = fitting[0], comparison.predicted[0]
     others = [("the next, ", result) for result in fitting[1:2]]
     if first is not best and first not in fitting[1:2]:
         others.append(("", first))
-    told = [
+    leads = [
         f"{result.summary.epoch_s / best.summary.epoch_s:.3g} times as fast as {aside}**{result.method}**"
         for aside, result in others
         if best.summary.epoch_s > 0
     ]
-    return f", {', and '.join(told)}" if told else ""
+    return f", {', and '.join(leads)}" if leads else ""
 
 
 def limit(summary: Summary) -> str:
-    """What most of the mean rank's epoch is, and the largest step of the critical path."""
+    """What limits a method: the largest part of the mean rank's epoch, and the largest step of the critical path."""
     part = max(PARTS, key=lambda name: summary.seconds_of(name))
     share = summary.seconds_of(part) / summary.epoch_s_mean if summary.epoch_s_mean else 0.0
     path = summary.critical_path

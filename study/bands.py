@@ -1,4 +1,4 @@
-"""How far predictions have been from measurements: error bands by how sure constants are, by transport and method.
+"""Error bands: how far predictions have been from measurements, by how sure constants are, transport and method.
 
 `accuracy.csv` is made by `make accuracy` from the results of `halocast published` (constants from spec sheets and other
 people's measurements) and `halocast validate` (constants measured on the machine itself).
@@ -29,7 +29,7 @@ EPOCHS = ("epoch_s",)  # metrics whose error is that of an epoch
 
 
 class Sure(StrEnum):
-    """Where a cluster's constants come from."""
+    """The origin of a cluster's constants."""
 
     CALIBRATED = "calibrated"
     SPEC = "spec"
@@ -55,7 +55,7 @@ class Band:
     testbeds: str  # clusters that its rows were measured on, with spaces between
 
     def around(self, predicted_s: float) -> tuple[float, float]:
-        """Between what the epoch would be if the prediction erred like eight of ten did."""
+        """The shortest and the longest that the epoch is if its prediction errs like eight of ten did."""
         return predicted_s / (1 + self.p90), predicted_s / (1 + self.p10)
 
 
@@ -71,22 +71,22 @@ class Compared:
 
 
 def family_of(method: str) -> str:
-    """Variants of a method are of its family: pipegcn-gf is a pipegcn."""
+    """The family of a method, to which its variants belong: pipegcn-gf is a pipegcn."""
     return method.partition("-")[0]
 
 
 def make_bands(compared: Iterable[Compared]) -> list[Band]:
     """A band for every group, and for the groups of groups that serve where one is too small."""
     groups: dict[tuple[str, str, str], list[Compared]] = defaultdict(list)
-    for one in compared:
-        for transport in (one.transport, ANY):
-            for family in (family_of(one.method), ANY):
-                groups[one.kind, transport, family].append(one)
+    for case in compared:
+        for transport in (case.transport, ANY):
+            for family in (family_of(case.method), ANY):
+                groups[case.kind, transport, family].append(case)
     return [_band(*names, some) for names, some in sorted(groups.items())]
 
 
 def _band(kind: str, transport: str, family: str, compared: Sequence[Compared]) -> Band:
-    errors = [one.error for one in compared]
+    errors = [case.error for case in compared]
     p10, p90 = (round(float(value), 3) for value in np.quantile(errors, (0.1, 0.9)))
     return Band(
         kind=kind,
@@ -96,27 +96,27 @@ def _band(kind: str, transport: str, family: str, compared: Sequence[Compared]) 
         median_abs=round(median(map(abs, errors)), 3),
         p10=p10,
         p90=p90,
-        testbeds=" ".join(sorted({one.testbed for one in compared})),
+        testbeds=" ".join(sorted({case.testbed for case in compared})),
     )
 
 
 def compared_with_published(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
-    """Epochs of `halocast published --json`."""
-    found = []
+    """Compared epochs among the rows of `halocast published --json`."""
+    epochs = []
     for row in rows:
         if row["metric"] in EPOCHS and row["error"] is not None:
             cluster = load_testbed(row["testbed"], gpus=None, hosts=None)
             method = VARIANTS.get(row["method"], row["method"])
             where = {"testbed": cluster.name, "transport": str(cluster.transport)}
-            found.append(Compared(kind=Sure.SPEC, **where, method=method, error=row["error"]))
-    return found
+            epochs.append(Compared(kind=Sure.SPEC, **where, method=method, error=row["error"]))
+    return epochs
 
 
 VARIANTS: Mapping[str, str] = {"dropedge": "bns", "bes": "bns"}
 
 
 def compared_with_runs(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
-    """Epochs of `halocast validate`, all of them over gloo on processors."""
+    """Compared epochs among the rows of `halocast validate`, all of them over gloo on processors."""
     return [
         Compared(
             kind=Sure.CALIBRATED,
@@ -139,7 +139,7 @@ def format_bands(bands: Iterable[Band]) -> str:
 
 
 def read_bands(path: Path | None = None) -> tuple[Band, ...]:
-    """Those of a file, or those that come with the package."""
+    """The bands of a file, or those that come with the package."""
     where = path or Path(str(files("halocast.study"))) / "accuracy.csv"
     with where.open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
@@ -159,11 +159,11 @@ def _read(row: Mapping[str, str], where: str) -> Band:
 
 
 def band_for(bands: Iterable[Band], kind: str, cluster: str, transport: str, method: str) -> Band | None:
-    """The narrowest group with enough rows. A cluster that was never measured has the widest: nothing says that it is
-    as well described as those that were. None if this kind was never compared."""
-    found = {(band.kind, band.transport, band.family): band for band in bands if band.num >= LEAST}
+    """The band of the narrowest group with enough rows. A cluster that was never measured has the widest: nothing says
+    that it is as well described as those that were. None if this kind was never compared."""
+    by_group = {(band.kind, band.transport, band.family): band for band in bands if band.num >= LEAST}
     for names in ((transport, family_of(method)), (transport, ANY)):
-        band = found.get((kind, *names))
+        band = by_group.get((kind, *names))
         if band is not None and cluster in band.testbeds.split():
             return band
-    return found.get((kind, ANY, ANY))
+    return by_group.get((kind, ANY, ANY))

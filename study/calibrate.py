@@ -83,17 +83,17 @@ def calibrate(
     path = Path(out)
     require(path.suffix == ".toml", f"--out {path}: a profile is a .toml file")
     require(num_ranks is None or num_ranks >= 1, f"--ranks {num_ranks}: needs to be at least 1")
-    made = describe_machine(quick=quick, device=device, transport=transport, name=name, num_ranks=num_ranks)
+    machine = describe_machine(quick=quick, device=device, transport=transport, name=name, num_ranks=num_ranks)
     points_file = path.with_suffix(".points.jsonl")
-    kept = {} if fresh else kept_groups(points_file, made)
+    kept = {} if fresh else kept_groups(points_file, machine)
     if kept:
         tell(f"kept from {points_file}: {', '.join(kept)} (--fresh measures them again)")
-    points = measure_groups(made, kept, points_file, say)
+    points = measure_groups(machine, kept, points_file, say)
     if points is None:
         return None
-    table, rows = make_profile(made, points)
+    table, rows = make_profile(machine, points)
     write_profile(path, table)
-    return Calibration(profile=path, points=points_file, made=made, rows=tuple(rows))
+    return Calibration(profile=path, points=points_file, made=machine, rows=tuple(rows))
 
 
 def machine_profile(given: Path | None, tell: Say = silent) -> Path | None:
@@ -112,7 +112,7 @@ def machine_profile(given: Path | None, tell: Say = silent) -> Path | None:
 def describe_machine(
     *, quick: bool = False, device: str = "auto", transport: str = "auto", name: str = "", num_ranks: int | None = None
 ) -> Made:
-    """What is measured, where and with which software."""
+    """The circumstances of a calibration: what is measured, where and with which software."""
     from halocast.calibrate.measure.choice import choose  # torch
 
     chosen = choose(device, transport, num_ranks, MOST_RANKS)
@@ -144,30 +144,30 @@ def last_cache_bytes(caches: Path = Path("/sys/devices/system/cpu/cpu0/cache")) 
 
 
 def _catalogue_name(hardware: str, device: str) -> str:
-    """cpu, or the longest name of the catalogue all of whose words are in the GPU's own."""
+    """The device's name in the catalogue: cpu, or the longest one all of whose words are in the GPU's own."""
     if device == CPU:
         return CPU
     plain = "".join(letter for letter in hardware.lower() if letter.isalnum())
-    found = [name for name in list_devices() if all(word in plain for word in name.split("-"))]
-    if not found:
+    names = [name for name in list_devices() if all(word in plain for word in name.split("-"))]
+    if not names:
         raise InputError(
             f"no device of the catalogue is a {hardware!r}: say which with --name ({', '.join(list_devices())})"
         )
-    return max(found, key=len)
+    return max(names, key=len)
 
 
-def kept_groups(path: Path, made: Made) -> Points:
+def kept_groups(path: Path, machine: Made) -> Points:
     """The groups of an earlier run on this machine with the same choices and software."""
     if not path.exists():
         return {}
     lines = list(_lines(path))
-    if not lines or lines[0].get("identity") != _identity(made):
+    if not lines or lines[0].get("identity") != _identity(machine):
         return {}
     return {line["group"]: [_point(one) for one in line["points"]] for line in lines[1:]}
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Those of a file that was perhaps cut off in its last line."""
+    """The tables of a JSON-lines file that was perhaps cut off in its last line."""
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield json.loads(line)
@@ -175,37 +175,37 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             return
 
 
-def _identity(made: Made) -> dict[str, Any]:
-    return {key: value for key, value in asdict(made).items() if key != "date"}
+def _identity(machine: Made) -> dict[str, Any]:
+    return {key: value for key, value in asdict(machine).items() if key != "date"}
 
 
 def _point(table: dict[str, Any]) -> MeasuredPoint:
     return record(MeasuredPoint, table, "points")
 
 
-def measure_groups(made: Made, kept: Points, path: Path, say: Say) -> list[MeasuredPoint] | None:
-    """All points, those kept and those measured now; every finished group is in the file at once. None on ranks under
-    torchrun that are not the first."""
-    found: Points = dict(kept)
+def measure_groups(machine: Made, kept: Points, path: Path, say: Say) -> list[MeasuredPoint] | None:
+    """Measure the groups that are not kept; return all points, or None on ranks under torchrun that are not the first.
+    Every finished group is in the file at once."""
+    measured: Points = dict(kept)
 
     def keep(group: str, points: list[dict[str, Any]]) -> None:
-        found[group] = [_point(one) for one in points]
+        measured[group] = [_point(one) for one in points]
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"group": group, "points": points}) + "\n")
 
     if is_first():
-        begin_points(path, made, kept)
-    _measure(made, tuple(kept), keep, say)
+        begin_points(path, machine, kept)
+    _measure(machine, tuple(kept), keep, say)
     if not is_first():
         return None
-    if GROUP_OF_OPS not in found:
-        keep(GROUP_OF_OPS, list(executed_ops(made, say)))
-    return [point for points in found.values() for point in points]
+    if GROUP_OF_OPS not in measured:
+        keep(GROUP_OF_OPS, list(executed_ops(machine, say)))
+    return [point for points in measured.values() for point in points]
 
 
-def begin_points(path: Path, made: Made, kept: Points) -> None:
-    """The file with what is kept, whole lines only; finished groups are added to it."""
-    lines: list[dict[str, Any]] = [{"identity": _identity(made)}]
+def begin_points(path: Path, machine: Made, kept: Points) -> None:
+    """Begin the file of points with the groups that are kept, whole lines only; finished ones are added to it."""
+    lines: list[dict[str, Any]] = [{"identity": _identity(machine)}]
     lines += [{"group": group, "points": [asdict(point) for point in points]} for group, points in kept.items()]
     with whole_file(path) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -223,26 +223,26 @@ def _plain(row: FitQuality) -> dict[str, Any]:
     }
 
 
-def _measure(made: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> None:
-    """What is not done yet; between emulated hosts, too, where this machine may have some."""
+def _measure(machine: Made, done: tuple[str, ...], on_group: OnGroup, say: Say) -> None:
+    """Measure the groups that are not done yet; between emulated hosts, too, where this machine may have some."""
     from halocast.calibrate.measure.machine import HOSTS, OWN, Wanted, measure_here, measure_rank  # torch
 
     wanted = Wanted(
-        num_ranks=made.ranks,
-        backend=made.backend,
-        device="cpu" if made.device == CPU else "cuda",
-        quick=made.quick,
+        num_ranks=machine.ranks,
+        backend=machine.backend,
+        device="cpu" if machine.device == CPU else "cuda",
+        quick=machine.quick,
         groups=_left(OWN, done),
     )
     if under_torchrun():
         measure_rank(wanted, on_group, say)
         return
     measure_here(wanted, on_group, say)
-    if made.device != CPU or made.ranks < 2:
+    if machine.device != CPU or machine.ranks < 2:
         return
     apart = replace(wanted, groups=_left(HOSTS, done))
     if apart.groups and not can_emulate():
-        with Emulation([UNLIMITED_BYTES_PER_S] * made.ranks) as hosts:
+        with Emulation([UNLIMITED_BYTES_PER_S] * machine.ranks) as hosts:
             measure_here(apart, on_group, say, hosts)
 
 
@@ -294,22 +294,22 @@ TIMED = {
 }
 
 
-def executed_ops(made: Made, say: Say) -> Iterator[dict[str, Any]]:
+def executed_ops(machine: Made, say: Say) -> Iterator[dict[str, Any]]:
     """The ops of real runs, with their kernels; the executor itself is what is timed."""
     from halocast.calibrate.measure.choice import num_gpus  # torch
 
-    on_cpu = made.device == CPU
+    on_cpu = machine.device == CPU
     num_here = len(os.sched_getaffinity(0)) if on_cpu else num_gpus()  # else ranks would share one
-    for sample in SAMPLES[: QUICK_SAMPLES if made.quick else None]:
-        ranks = 1 if sample.alone else min(2, made.ranks, num_here)
-        workload = _workload(made, sample, ranks, say)
-        yield from _op_points(workload, sample.model, made.backend if ranks > 1 else "gloo")
-    if on_cpu and made.cores <= MOST_CORES:
+    for sample in SAMPLES[: QUICK_SAMPLES if machine.quick else None]:
+        ranks = 1 if sample.alone else min(2, machine.ranks, num_here)
+        workload = _workload(machine, sample, ranks, say)
+        yield from _op_points(workload, sample.model, machine.backend if ranks > 1 else "gloo")
+    if on_cpu and machine.cores <= MOST_CORES:
         for sample in IN_TURNS:
-            yield _in_turns(_workload(made, sample, 2 * made.cores, say), made.cores)
+            yield _in_turns(_workload(machine, sample, 2 * machine.cores, say), machine.cores)
 
 
-def _workload(made: Made, sample: TimedRun, ranks: int, say: Say) -> Workload:
+def _workload(machine: Made, sample: TimedRun, ranks: int, say: Say) -> Workload:
     say(f"ops: {sample.model} on {sample.nodes:,} nodes, {ranks} rank{'s' * (ranks > 1)}")
     chosen = [
         f"graph.nodes={sample.nodes * ranks}",
@@ -321,16 +321,16 @@ def _workload(made: Made, sample: TimedRun, ranks: int, say: Say) -> Workload:
         f"model.hidden={sample.hidden}",
         "run.threads=1",
         *sample.method,
-        f"run.epochs={8 if made.quick else 12}",
+        f"run.epochs={8 if machine.quick else 12}",
         "cluster.name=cpu-local",
         f"cluster.gpus={ranks}",
-        f"run.device={'cpu' if made.device == CPU else 'cuda'}",
+        f"run.device={'cpu' if machine.device == CPU else 'cuda'}",
     ]
     return prepare(load_scenario("demo", chosen), ranks, data=True)
 
 
 def _in_turns(workload: Workload, cores: int) -> dict[str, Any]:
-    """An epoch of ranks that take turns on cores, without bytes that move, and the kernels of all their ops."""
+    """A point of ranks that take turns on cores: an epoch without bytes that move, and the kernels of all their ops."""
     trace, schedule = _trace(workload, "gloo"), workload.schedule
     parts = account(trace, schedule, WARMUP)
     ops = [op for op in schedule.ops if op.kind is Kind.COMPUTE]

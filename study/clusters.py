@@ -34,7 +34,7 @@ def _calibrated(cluster: Cluster, section: ClusterSection) -> Cluster:
 
 
 def _on_hosts(cluster: Cluster, num_hosts: int, gpus: int | None) -> Cluster:
-    """Hosts like the first one, as many as asked for; a cluster of several needs to say how they are joined."""
+    """The cluster with as many hosts as asked for, all like its first; where there are several it needs a network."""
     per_host = cluster.hosts.count(cluster.hosts[0])
     num_ranks, most = gpus or num_hosts * per_host, min(MOST_RANKS, num_hosts * per_host)
     legal = num_hosts <= num_ranks <= most
@@ -45,7 +45,7 @@ def _on_hosts(cluster: Cluster, num_hosts: int, gpus: int | None) -> Cluster:
 
 
 def _changed(cluster: Cluster, section: ClusterSection) -> Cluster:
-    """With other devices and rates; what a cluster does not have cannot be changed."""
+    """The cluster with other devices and rates; what it does not have cannot be changed."""
     _require_there(cluster, section)
     if section.device is not None:
         cluster = _with_device(cluster, section.device)
@@ -95,7 +95,7 @@ def _with_device(cluster: Cluster, name: str) -> Cluster:
 
 
 def _with_network(cluster: Cluster, factor: float) -> Cluster:
-    """Faster NICs, and with them what one nccl flow between hosts reaches; TCP streams of gloo are the CPU's matter."""
+    """The cluster with faster NICs and nccl flows between hosts; TCP streams of gloo are the CPU's matter."""
     nccl = cluster.nccl
     if nccl is not None and nccl.remote_bytes_per_s is not None:
         nccl = replace(nccl, remote_bytes_per_s=nccl.remote_bytes_per_s * factor)
@@ -103,7 +103,7 @@ def _with_network(cluster: Cluster, factor: float) -> Cluster:
 
 
 def _scaled_device(device: Device, section: ClusterSection) -> Device:
-    """Launches stay as they are: the host's CPU makes them."""
+    """The device with other speed and memory; launches stay as they are: the host's CPU makes them."""
     speed = section.device_speed
     return replace(
         device,
@@ -117,7 +117,7 @@ def _scaled_device(device: Device, section: ClusterSection) -> Device:
 
 
 def _staged_faster(gloo: Gloo | None, factor: float) -> Gloo | None:
-    """What processors do for gloo: streams, threads, and the work before an exchange."""
+    """Speed up what processors do for gloo: streams, threads, and the work before an exchange."""
     if gloo is None or factor == 1:
         return gloo
     rank = None if gloo.rank_bytes_per_s is None else gloo.rank_bytes_per_s * factor
@@ -131,7 +131,7 @@ def _staged_faster(gloo: Gloo | None, factor: float) -> Gloo | None:
 
 
 def _scaled(link: L | None, factor: float) -> L | None:
-    """All rates of a link: its own, and those of switches and root complex."""
+    """Multiply all rates of a link: its own, and those of switches and root complex."""
     if link is None:
         return None
     names = [one.name for one in fields(link) if one.name.endswith("bytes_per_s")]

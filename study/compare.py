@@ -68,7 +68,7 @@ class MethodComparison(Showable):
 
     @property
     def warnings(self) -> list[str]:
-        """What predictions do not cover, and which methods could not be compared, each once."""
+        """Warnings of what predictions do not cover and which methods could not be compared, each once."""
         known = [result.summary.basis for result in self.results if result.summary.basis]
         outside = dict.fromkeys(text for basis in known for text in basis.outside_range)
         return [*outside, *(f"{one.method} on {one.cluster}: {one.reason}" for one in self.failures)]
@@ -80,7 +80,7 @@ class MethodComparison(Showable):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Asked:
-    """What is compared, and how."""
+    """A user's choices for a comparison: what is compared, and how."""
 
     scenario: Scenario
     names: tuple[str, ...]
@@ -94,7 +94,7 @@ class _Asked:
         return self.calibrated(scenario_cluster(scenario))
 
     def calibrated(self, cluster: Cluster) -> Cluster:
-        """With the profile, if it is of the cluster's device; another may still be this machine's, and used there."""
+        """The cluster with the profile, if it is of its device; another may still be this machine's, and used there."""
         if self.profile is None:
             return cluster
         profile = load_profile(self.profile)
@@ -182,7 +182,7 @@ def _compare(asked: _Asked) -> Comparison:
 
 
 def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult], failures: list[NotCompared]) -> None:
-    """Simulated on the scenario's cluster; with `execute` also run here, and predicted for here."""
+    """Simulate one method on the scenario's cluster; with `execute` also run it on this machine and predict that."""
     name, cluster = scenario.method.name, asked.cluster(scenario)
 
     def say(text: str) -> None:
@@ -208,7 +208,7 @@ def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult
 
 
 def _error_band(summary: Summary) -> ErrorBand | NoBand:
-    """Where the epoch would be if the prediction errs as eight of ten like it did."""
+    """The band in which the epoch lies if its prediction errs as eight of ten like it did."""
     band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
     if band is None:
         return NoBand.NOT_KNOWN
@@ -234,13 +234,13 @@ def kernel_work(kernel: Kernel) -> tuple[int, int]:
 
 
 def device_counts(size: int, chosen: int) -> list[int]:
-    """1, 2, 4, ... and the cluster's own size and the scenario's."""
+    """Numbers of devices to predict: 1, 2, 4, ... and the cluster's own size and the scenario's."""
     powers = {2**k for k in range(size.bit_length())}
     return sorted(count for count in {*powers, size, chosen} if count <= size)
 
 
 def _scaling(asked: _Asked, predicted: Sequence[MethodResult], failures: Sequence[NotCompared]) -> list[ScalePoint]:
-    """Few devices first, so that what the time does not suffice for is at the end; the scenario's own size is known."""
+    """Points of all sizes, few devices first: what time does not suffice for is at the end; the own size is known."""
     section = replace(asked.scenario.cluster, gpus=None)
     whole = scenario_cluster(replace(asked.scenario, cluster=section)).num_ranks
     chosen = predicted[0].summary.ranks if predicted else 0
@@ -258,7 +258,7 @@ def _scaling(asked: _Asked, predicted: Sequence[MethodResult], failures: Sequenc
 
 @dataclass(slots=True)
 class _Predictor:
-    """Predicts points as long as there is time; a method's next point is expected to take longer than its last."""
+    """A predictor of points while there is time; a method's next point is expected to take longer than its last."""
 
     asked: _Asked
     end_s: float

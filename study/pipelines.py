@@ -24,10 +24,10 @@ class Tried:
 def choose_pipeline(scenario: Scenario, *, graph: Graph | None = None, say: Say = silent) -> Scenario:
     """The scenario with the options of the shortest predicted epoch that fits in memory; the first of equal ones."""
     tried = try_pipelines(scenario, graph=graph, say=say)
-    fitting = [one for one in tried if one.fits]
+    fitting = [combination for combination in tried if combination.fits]
     if not fitting:
         raise InputError(f"none of {len(tried)} combinations of stages, ways and chunks will do: {_least_bad(tried)}")
-    return min(fitting, key=lambda one: one.epoch_s).scenario
+    return min(fitting, key=lambda combination: combination.epoch_s).scenario
 
 
 def try_pipelines(scenario: Scenario, *, graph: Graph | None = None, say: Say = silent) -> list[Tried]:
@@ -36,12 +36,12 @@ def try_pipelines(scenario: Scenario, *, graph: Graph | None = None, say: Say = 
     if make is None:
         raise InputError(f"method {scenario.method.name} has no stages and chunks to choose")
     num_ranks = scenario_cluster(scenario).num_ranks
-    found = list(make(options, num_ranks, num_layers(scenario)))
-    if not found:
+    choices = list(make(options, num_ranks, num_layers(scenario)))
+    if not choices:
         raise InputError(f"no stages, ways and chunks that agree with the options make up {num_ranks} ranks")
     tried = []
-    for number, choice in enumerate(found, start=1):
-        say(f"trying pipeline {number} of {len(found)}")
+    for number, choice in enumerate(choices, start=1):
+        say(f"trying pipeline {number} of {len(choices)}")
         tried.append(_try(replace(scenario, method=replace(scenario.method, options=choice)), graph))
     return tried
 
@@ -58,20 +58,20 @@ def settled(
 
 def _try(scenario: Scenario, graph: Graph | None) -> Tried:
     try:
-        found: Prediction = predict(scenario, graph=graph, lean=True)
+        prediction: Prediction = predict(scenario, graph=graph, lean=True)
     except InputError as error:
         return Tried(scenario=scenario, reason=str(error))
-    summary = found.summary
+    summary = prediction.summary
     return Tried(
         scenario=scenario, epoch_s=summary.epoch_s, memory_bytes=summary.device_memory.memory_bytes, fits=summary.fits
     )
 
 
 def _least_bad(tried: list[Tried]) -> str:
-    predicted = [one for one in tried if one.memory_bytes]
+    predicted = [combination for combination in tried if combination.memory_bytes]
     if not predicted:
         return tried[0].reason
-    least = min(predicted, key=lambda one: one.memory_bytes)
+    least = min(predicted, key=lambda combination: combination.memory_bytes)
     options = least.scenario.method.options
     return (
         f"the smallest (stages = {options.stages}, ways = {options.ways}, chunks = {options.chunks}) "

@@ -47,12 +47,12 @@ class Candidate:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Choices of which the best one is shown."""
+        """The cluster and the method: of the choices that share both, the best is shown."""
         return self.cluster, self.method
 
     @property
     def chosen(self) -> str:
-        """Chosen, and the partitioner where it is not the usual one."""
+        """The chosen options as text, and the partitioner where it is not the usual one."""
         named = {**self.options, **({"partitioner": self.partitioner} if self.partitioner != "metis" else {})}
         return ", ".join(f"{key}={value}" for key, value in named.items())
 
@@ -64,13 +64,13 @@ class Candidate:
 
 def candidates(scenario: Scenario) -> list[Candidate]:
     """All choices of a scenario's [plan], in order."""
-    plan, found = scenario.plan, []
+    plan, listed = scenario.plan, []
     for name in _clusters(scenario):
         cluster = load_cluster(name, transport=scenario.cluster.transport)
         for gpus, method, partitioner in product(_gpus(plan, cluster), _methods(plan), plan.partitioners):
             for options in _options(plan, method):
                 tables = _tables(scenario, name, gpus, method, options, partitioner)
-                found.append(
+                listed.append(
                     Candidate(
                         cluster=name,
                         gpus=gpus,
@@ -80,13 +80,13 @@ def candidates(scenario: Scenario) -> list[Candidate]:
                         tables=tables,
                     )
                 )
-                require(len(found) <= MOST_CANDIDATES, f"more than {MOST_CANDIDATES:,} choices: narrow [plan]")
-    require(bool(found), "nothing to choose from: [plan] leaves no method, cluster or number of GPUs")
-    return found
+                require(len(listed) <= MOST_CANDIDATES, f"more than {MOST_CANDIDATES:,} choices: narrow [plan]")
+    require(bool(listed), "nothing to choose from: [plan] leaves no method, cluster or number of GPUs")
+    return listed
 
 
 def _clusters(scenario: Scenario) -> Sequence[str]:
-    """The named ones; without any, the scenario's own, and without that all whose ranks are GPUs."""
+    """The clusters that a plan names; without any, the scenario's own, and without that all whose ranks are GPUs."""
     own = scenario.cluster.file or scenario.cluster.name
     named = scenario.plan.clusters or ((own,) if own else (ALL,))
     if ALL not in named:
@@ -95,7 +95,7 @@ def _clusters(scenario: Scenario) -> Sequence[str]:
 
 
 def _gpus(plan: PlanSection, cluster: Cluster) -> Iterator[int]:
-    """Of those asked for, what the cluster has; else powers of two and all there are, up to the most allowed."""
+    """Numbers of GPUs: those asked for that the cluster has; else powers of two and the most that is allowed."""
     most = min(plan.max_gpus, cluster.num_ranks)
     if plan.gpus:
         yield from sorted(num for num in set(plan.gpus) if num <= cluster.num_ranks)
@@ -168,7 +168,7 @@ class Choice:
 
     @property
     def price(self) -> float | None:
-        """The price of an epoch, predicted or at least; none where the cluster has no price."""
+        """The price of an epoch, predicted or the least that it can be; None where the cluster has no price."""
         rate = self.screened.price_per_s
         return None if rate is None else rate * self.epoch_s
 
@@ -183,7 +183,7 @@ class Choice:
 
     @property
     def ages(self) -> list[int]:
-        """How old, in epochs, rows of others are when they are read."""
+        """Ages, in epochs, of rows of others when they are read."""
         return self.predicted.ages
 
     @property
@@ -191,7 +191,7 @@ class Choice:
         return sure_of(self.predicted)
 
     def record(self) -> dict[str, Any]:
-        """What is chosen, and its figures."""
+        """A row of the plan's table: what is chosen, and its figures."""
         chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
         known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
         return {**chosen, **self.predicted.plain_figures(), **known}
@@ -203,7 +203,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is better; a smaller rank is. Ranks of bounds are never larger than those of predictions."""
+    """The aim of a plan: a choice of smaller rank is better. Bounds never have larger ranks than predictions."""
 
     aim: Aim = Aim.FASTEST
     limit_s: float | None = None
@@ -223,14 +223,14 @@ class Goal:
         return (self.limit_s is None or choice.epoch_s <= self.limit_s) and not self.too_stale(choice)
 
     def too_stale(self, choice: Choice) -> bool:
-        """Known when it is predicted."""
+        """Whether a choice reads older rows than allowed, which is known when it is predicted."""
         if self.max_staleness is None or choice.figures is None:
             return False
         return bool(choice.ages) and choice.ages[-1] > self.max_staleness
 
 
 def _cheapest(choice: Choice) -> tuple[float, ...]:
-    """Without a price come last."""
+    """Rank a choice by its price; those without one come last."""
     return (NONE if choice.price is None else choice.price, choice.epoch_s)
 
 
@@ -268,18 +268,18 @@ class RankedPlan(Showable):
 
     def best_by(self, what: Callable[[Candidate], str]) -> dict[str, Choice]:
         """The best choice of each method, or on each cluster."""
-        found: dict[str, Choice] = {}
+        best: dict[str, Choice] = {}
         for choice in self.choices:
-            found.setdefault(what(choice.candidate), choice)
-        return found
+            best.setdefault(what(choice.candidate), choice)
+        return best
 
     def best_of_groups(self) -> list[Choice]:
         """The best choice that was predicted of every method on every cluster, in order: surely the best of a method
         and the best on a cluster, and for other pairs one that is not far from it."""
-        found: dict[tuple[str, str], Choice] = {}
+        best: dict[tuple[str, str], Choice] = {}
         for choice in self.choices:
-            found.setdefault(choice.candidate.group, choice)
-        return list(found.values())
+            best.setdefault(choice.candidate.group, choice)
+        return list(best.values())
 
     def front(self) -> list[Choice]:
         """Choices with a price that no other beats in both time and price, the fastest first."""
@@ -297,7 +297,7 @@ def pareto(choices: Iterable[Choice]) -> list[Choice]:
 
 
 def find_plan(
-    found: Sequence[Candidate],
+    listed: Sequence[Candidate],
     goal: Goal,
     file: ResultFile,
     pool: Pool,
@@ -306,7 +306,7 @@ def find_plan(
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
     """Screen all candidates, then predict those that may be the best of their group, or all of them."""
-    screened, dropped = _screen(found, file, pool, tell)
+    screened, dropped = _screen(listed, file, pool, tell)
     search = _Search(goal, file, pool, tell, exhaustive)
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
@@ -330,12 +330,12 @@ def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice
 
 
 def _screen(
-    found: Sequence[Candidate], file: ResultFile, pool: Pool, tell: Tell
+    listed: Sequence[Candidate], file: ResultFile, pool: Pool, tell: Tell
 ) -> tuple[list[Choice], list[tuple[Candidate, str]]]:
-    jobs = [query_of(candidate.tables, SCREEN) for candidate in found]
+    jobs = [query_of(candidate.tables, SCREEN) for candidate in listed]
     stored = complete(file, jobs, pool, lambda done, of: tell("checking what fits", done, of, ""))
     choices, dropped = [], []
-    for candidate, job in zip(found, jobs, strict=True):
+    for candidate, job in zip(listed, jobs, strict=True):
         known = stored[job.key]
         if known.state is State.REFUSED:
             dropped.append((candidate, known.reason))
@@ -376,7 +376,7 @@ class _Search:
             left = [choice for choice in left if choice not in batch]
 
     def _most_promising(self, left: Sequence[Choice]) -> list[Choice]:
-        """One of every group, and as many more as keep the pool busy."""
+        """The first choice of every group, and as many more as keep the pool busy."""
         firsts: dict[tuple[str, str], Choice] = {}
         for choice in left:
             firsts.setdefault(choice.candidate.group, choice)
@@ -384,8 +384,8 @@ class _Search:
         return [*firsts.values(), *more[: max(0, self._pool.num_slots - len(firsts))]]
 
     def _is_hopeless(self, choice: Choice) -> bool:
-        """Its bound is no better than the best of its method on its cluster; or than both the best of its method
-        anywhere and the best on its cluster. If asked for, what may be on the front of time and price is kept."""
+        """Whether a choice's bound is no better than the best of its method on its cluster; or than both the best of
+        its method anywhere and the best on its cluster. If asked for, the front of time and price is kept."""
         group = cluster, method = choice.candidate.group
         if group not in self._best_ranks:
             return False
@@ -444,7 +444,7 @@ def plan(
     Choices that do not fit in memory are dropped with the reason. Without `exhaustive` a choice is predicted only if
     its bound leaves it a chance to be the best of its method and cluster.
     """
-    found = candidates(scenario)
+    listed = candidates(scenario)
     bounded = replace(goal, max_staleness=scenario.plan.max_staleness)
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        return find_plan(found, bounded, file, pool, exhaustive=exhaustive, tell=tell)
+        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, tell=tell)

@@ -1,4 +1,4 @@
-"""Where predictions are made: processes of this machine, or a Dask cluster. Both take scenarios and give futures."""
+"""Pools that make predictions: processes of this machine, or a Dask cluster. Both take scenarios and give futures."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def num_cores() -> int:
 
 @contextmanager
 def open_pool(jobs: int | None = None, dask: str | None = None) -> Iterator[Pool]:
-    """So many local processes [as many as cores], or the Dask cluster of that address."""
+    """Open a pool of `jobs` local processes [as many as cores], or the Dask cluster at the address `dask`."""
     if dask is not None:
         with _dask_pool(dask) as pool:
             yield pool
@@ -44,7 +44,7 @@ def open_pool(jobs: int | None = None, dask: str | None = None) -> Iterator[Pool
 
 
 class LocalPool:
-    """A thread per worker process asks it one scenario at a time; a process that dies is replaced."""
+    """A pool of local processes: a thread for each asks it one scenario at a time; one that dies is replaced."""
 
     def __init__(self, num_workers: int) -> None:
         self.num_slots = SLOTS_PER_WORKER * num_workers
@@ -56,7 +56,7 @@ class LocalPool:
         return self._threads.submit(self._ask, tables)
 
     def close(self) -> None:
-        """What is under way is given up."""
+        """End all worker processes and give up what is under way."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
             worker.kill()
@@ -85,8 +85,8 @@ class LocalPool:
             started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self._mine.worker = started
             self._workers.append(started)
-        found: subprocess.Popen[str] = self._mine.worker
-        return found
+        worker: subprocess.Popen[str] = self._mine.worker
+        return worker
 
 
 def _reap(worker: "subprocess.Popen[str]") -> int:

@@ -124,7 +124,7 @@ def predict_on(
 
 
 def _drawn_epochs(schedule: Schedule) -> int:
-    """Whole periods, so that an op with a cadence counts as often as it happens."""
+    """The number of epochs to draw: whole periods, so that an op with a cadence counts as often as it happens."""
     period = hyperperiod(schedule)
     return period * -(-DRAWN_EPOCHS // period)
 
@@ -132,7 +132,7 @@ def _drawn_epochs(schedule: Schedule) -> int:
 def _shares(
     schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
 ) -> dict[tuple[int, str], float]:
-    """What rare ops cost per epoch: their part of what the simulator would take for them, or of what was measured."""
+    """Seconds of rare ops per epoch: their part of what the simulator would take for them, or of what was measured."""
     if not rare:
         return {}
     op_s = {**op_times(schedule, cluster, world.speed), **measured_s}
@@ -140,7 +140,7 @@ def _shares(
 
 
 def _price(cluster: Cluster, epoch_s: float) -> EpochPrice | None:
-    """What an epoch costs where hosts are rented whole; None where the cluster's file has no price."""
+    """The price of an epoch where hosts are rented whole; None where the cluster's file has no price."""
     if cluster.price is None:
         return None
     return EpochPrice(

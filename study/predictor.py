@@ -28,10 +28,10 @@ def answer(tables: Tables) -> Answer:
     sections = {name: table for name, table in tables.items() if name != "task"}
     try:
         scenario = settled(build_scenario(sections, "scenario"))
-        found = TASKS[tables.get("task", PREDICT)](scenario)
+        figures = TASKS[tables.get("task", PREDICT)](scenario)
     except (InputError, RunError, MemoryError) as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
-    return {"state": State.DONE, "result": as_flat(found)}
+    return {"state": State.DONE, "result": as_flat(figures)}
 
 
 def _predict(scenario: Scenario) -> Summary:
@@ -43,7 +43,7 @@ TASKS: Mapping[str, Callable[[Scenario], Summary | Screened]] = MappingProxyType
 
 
 def answer_as(version: str, tables: Tables) -> Answer:
-    """As `answer`, on a machine whose code may be another one."""
+    """Answer like `answer`, on a machine whose code may be another one: that is refused."""
     if version != prediction_version():
         raise RunError(f"a worker has version {prediction_version()} of the predicting code, not {version}")
     return answer(tables)

@@ -80,7 +80,7 @@ def published(data: str | Path | None = None, *, out: str | Path | None = None, 
 
 
 def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult]:
-    """What is predicted for every row, or why nothing is."""
+    """Predict every row of published figures, or say why that cannot be done."""
     book = _Book(rows, say)
     return [_result(row, book) for row in rows]
 
@@ -143,10 +143,10 @@ class _Book:
             place = f"{setting.cluster.name} x{setting.cluster.num_ranks}"
             self._say(f"{len(self._figures) + 1}: {row['method']}, {row['dataset']}, {row['model']} on {place}")
             self._figures[setting.key] = _figures_or_error(setting)
-        found = self._figures[setting.key]
-        if isinstance(found, InputError):
-            raise found
-        return setting, found
+        outcome = self._figures[setting.key]
+        if isinstance(outcome, InputError):
+            raise outcome
+        return setting, outcome
 
     def speedup(self, row: Row, figures: Figures) -> float:
         base = base_of(row)
@@ -156,8 +156,8 @@ class _Book:
         return of_base["epoch_s"] / figures["epoch_s"]
 
     def part_figure(self, row: Row) -> float:
-        """Of a partition alone. Parts of a card have no names, so a single part's figure is that of the part which
-        has its place in the order of size."""
+        """The figure of a row about a partition alone. Parts of a card have no names, so a single part's figure is that
+        of the part which has its place in the order of size."""
         params = params_of(row)
         partitioner = str(params.get("partitioner", "metis"))
         num_parts = number(row, "gpus")
@@ -266,11 +266,11 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
 def memory_figures(schedule: Schedule, setting: Setting) -> Figures:
     cluster = setting.cluster
     ranks = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    held, beside_bytes = [one.allocated_bytes for one in ranks], 0.0
+    held, beside_bytes = [memory.allocated_bytes for memory in ranks], 0.0
     if setting.undivided is not None:
         stages = prepare(setting.undivided, setting.undivided.method.options.stages).schedule
         held = [device_memory(stages, cluster, stage).allocated_bytes for stage in range(stages.num_ranks)]
-        beside_bytes = LIBRARIES_BYTES + mean(one.total_bytes - one.allocated_bytes for one in ranks)
+        beside_bytes = LIBRARIES_BYTES + mean(memory.total_bytes - memory.allocated_bytes for memory in ranks)
     return {
         "memory_gb": beside_bytes + mean(held),
         "memory_gb_max": beside_bytes + max(held),

@@ -78,8 +78,8 @@ SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a row measured. `undivided`: the stages whose memory it is, where the whole device is counted;
-    `counts_weights` says what figures of traffic take in."""
+    """What a row measured. `undivided` are the stages whose memory it is, where the whole device is counted;
+    `counts_weights` says whether figures of traffic take in weights."""
 
     scenario: Scenario
     cluster: Cluster
@@ -89,12 +89,12 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """Equal for what is predicted alike."""
+        """A key that is equal for settings that are predicted alike."""
         return f"{self._place} {self.undivided is not None} {self.counts_weights}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
-        """Equal for what differs in the method only."""
+        """A key that is equal for settings that differ in the method only."""
         return f"{self._place}\n{format_scenario(replace(self.scenario, method=MethodSection()))}"
 
     @property
@@ -129,7 +129,7 @@ def setting_of(row: Row) -> Setting:
     name, options = _method(row, params)
     _known_model(row)
     source = row["source"]
-    made: dict[str, dict[str, Any]] = {
+    tables: dict[str, dict[str, Any]] = {
         "graph": {"dataset": row["dataset"], "source": "card", "inductive": is_inductive(row)},
         "model": {
             "kind": row["model"],
@@ -139,12 +139,12 @@ def setting_of(row: Row) -> Setting:
         },
         "method": {"name": name, **options},
     }
-    known = {section: _known(section, name) for section in made}
+    known = {section: _known(section, name) for section in tables}
     for key, value in SETUP.get(source, SCRIPTS).items():
-        _place(made, known, key, value)
-    ignored = [key for key, value in params.items() if not _place(made, known, key, value)]
+        _place(tables, known, key, value)
+    ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
     nodes = number(row, "nodes") if row["nodes"] else None
-    scenario = build_scenario(made, f"{source}, {row['where']}")
+    scenario = build_scenario(tables, f"{source}, {row['where']}")
     return Setting(
         scenario=scenario,
         cluster=_as_run(source, load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes)),
@@ -240,8 +240,8 @@ def cuts_edges(row: Row) -> bool:
 def base_of(row: Row) -> Row:
     """The row whose epoch a speedup is over: the same with the method that its params or its note name, or vanilla."""
     params = params_of(row)
-    found = BASE.search(row["note"].lower())
-    name = str(params.get("base") or (found["name"] if found else "vanilla"))
+    named = BASE.search(row["note"].lower())
+    name = str(params.get("base") or (named["name"] if named else "vanilla"))
     name = SAME_BASE.get(name, name)
     if name not in METHODS:
         raise InputError(f"the base of the speedup, {name!r}, is not available")

@@ -1,4 +1,4 @@
-"""Scenarios to results: whatever is not in the file yet is predicted, by a pool, with claims kept alive meanwhile."""
+"""Results of scenarios: whatever is not in the file yet is predicted, by a pool, with claims kept alive meanwhile."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ class Query:
 
 
 def query_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Query:
-    """Equal scenarios are equal jobs, whichever of their keys were left at a default."""
+    """The query of a scenario's tables; equal scenarios give equal ones, whichever keys were left at a default."""
     raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
     try:
         whole: Tables = dict(tables_of(build_scenario(raw, "scenario")))
@@ -62,7 +62,7 @@ def complete(
 
 @dataclass(slots=True)
 class _Work:
-    """What is under way in the pool."""
+    """Queries that are under way in the pool."""
 
     file: ResultFile
     pool: Pool

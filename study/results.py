@@ -66,7 +66,7 @@ class Stored:
 
 
 class ResultFile:
-    """The open file. Every method is one transaction; errors of SQLite are told as errors about the file."""
+    """An open file of results. Every method is one transaction; errors of SQLite are told as errors about the file."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path
@@ -102,13 +102,13 @@ class ResultFile:
         self._db.close()
 
     def add(self, scenarios: Iterable[tuple[str, Tables]]) -> None:
-        """Scenarios to be predicted, by key; those that are there already stay as they are."""
+        """Add scenarios to be predicted, by key; those that are there already stay as they are."""
         rows = [(key, State.WAITING, json.dumps(tables)) for key, tables in scenarios]
         with self._transaction() as db:
             db.executemany("INSERT OR IGNORE INTO results (key, state, scenario) VALUES (?, ?, ?)", rows)
 
     def refuse(self, key: str, tables: Tables, reason: str) -> None:
-        """A scenario that cannot be predicted, known without trying."""
+        """Add a scenario that cannot be predicted, which is known without trying."""
         with self._transaction() as db:
             db.execute(
                 "INSERT OR IGNORE INTO results (key, state, scenario, result) VALUES (?, ?, ?, ?)",
@@ -116,39 +116,39 @@ class ResultFile:
             )
 
     def want(self, keys: Iterable[str]) -> None:
-        """From now on, claim rows of these only; the file may hold others of other sweeps and versions."""
+        """Restrict claims to these rows from now on; the file may hold those of other sweeps and versions."""
         with self._told():
             self._db.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (key TEXT PRIMARY KEY)")
             self._db.execute("DELETE FROM wanted")
             self._db.executemany("INSERT OR IGNORE INTO wanted VALUES (?)", [(key,) for key in keys])
 
     def claim(self, num: int, lease_s: float = LEASE_S) -> list[tuple[str, Tables]]:
-        """Up to so many wanted scenarios that wait and that nobody works on, now ours for some seconds."""
+        """Claim up to `num` wanted scenarios that wait and that nobody works on; they are ours for some seconds."""
         with self._transaction() as db:
-            found = self._free(db, num)
+            free = self._free(db, num)
             until = time.time() + lease_s
-            mine = [(self._owner, until, key) for key, _ in found]
+            mine = [(self._owner, until, key) for key, _ in free]
             db.executemany(
                 "UPDATE results SET owner = ?, lease_until = ?, num_claims = num_claims + 1 WHERE key = ?", mine
             )
-        return [(key, json.loads(text)) for key, text in found]
+        return [(key, json.loads(text)) for key, text in free]
 
     def _free(self, db: sqlite3.Connection, num: int) -> list[tuple[str, str]]:
-        """In order of arrival: not claimed, or the claim has run out, or its owner is gone."""
-        found: list[tuple[str, str]] = []
+        """Rows that may be claimed, in order of arrival: without a claim, or it has run out, or its owner is gone."""
+        free: list[tuple[str, str]] = []
         wanted = db.execute(
             "SELECT key, scenario, owner, lease_until FROM wanted JOIN results USING (key)"
             " WHERE state = 'waiting' ORDER BY results.rowid"
         )
         for key, text, owner, until in wanted:
-            if len(found) == num:
+            if len(free) == num:
                 break
             if owner is None or until < time.time() or _is_gone(owner):
-                found.append((key, text))
-        return found
+                free.append((key, text))
+        return free
 
     def renew(self, keys: Iterable[str], lease_s: float = LEASE_S) -> None:
-        """We are still at work on these."""
+        """Renew the claims on rows that we are still at work on."""
         until = time.time() + lease_s
         with self._transaction() as db:
             mine = [(until, key, self._owner) for key in keys]
@@ -170,20 +170,20 @@ class ResultFile:
             db.executemany("UPDATE results SET owner = NULL, lease_until = NULL WHERE key = ? AND owner = ?", mine)
 
     def num_waiting(self) -> int:
-        """How many of the wanted are not finished."""
+        """The number of wanted scenarios that are not finished."""
         with self._told():
-            found = self._db.execute("SELECT count(*) FROM wanted JOIN results USING (key) WHERE state = 'waiting'")
-            return int(found.fetchone()[0])
+            waiting = self._db.execute("SELECT count(*) FROM wanted JOIN results USING (key) WHERE state = 'waiting'")
+            return int(waiting.fetchone()[0])
 
     def finished(self, keys: Sequence[str]) -> dict[str, Stored]:
-        """The finished ones of these."""
-        found = {}
+        """The finished rows among these keys, by key."""
+        stored = {}
         for key, state, result in self._finished(keys):
-            told = json.loads(result)
+            value = json.loads(result)
             refused = state == State.REFUSED
-            figures, reason = ({}, told) if refused else (told, "")
-            found[key] = Stored(key=key, state=State(state), figures=figures, reason=reason)
-        return found
+            figures, reason = ({}, value) if refused else (value, "")
+            stored[key] = Stored(key=key, state=State(state), figures=figures, reason=reason)
+        return stored
 
     def _finished(self, keys: Sequence[str]) -> Iterator[tuple[str, str, str]]:
         for first in range(0, len(keys), MOST_ASKED):
@@ -213,7 +213,7 @@ class ResultFile:
 
 
 def _explained(path: Path, error: sqlite3.Error) -> Exception:
-    """What an error of SQLite means for the file's owner."""
+    """The error that tells the file's owner what one of SQLite means."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_BUSY or code == sqlite3.SQLITE_LOCKED:
         return RunError(f"{path}: another process has locked the results for more than {BUSY_S:g} s; is one stuck?")
@@ -228,7 +228,7 @@ def _explained(path: Path, error: sqlite3.Error) -> Exception:
 
 
 def _own_name() -> str:
-    """Where we run, process, and when it started: a process number is used again."""
+    """The name of this process as an owner: place, number, and when it started, since numbers are used again."""
     return json.dumps([_place(), os.getpid(), _started(os.getpid())])
 
 
@@ -247,7 +247,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks of the system; none where that cannot be told, or the process is gone."""
+    """The start of a process, in ticks of the system; None where that cannot be told, or the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

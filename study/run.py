@@ -104,7 +104,7 @@ def require_torch(what: str) -> None:
 
 
 def run_ranks(scenario: Scenario, asked: int | None = None) -> int:
-    """How many ranks to run: as many as asked for, else the scenario's parts, else its GPUs, else two."""
+    """The number of ranks to run: as asked for, else the scenario's parts, else its GPUs, else two."""
     return asked or scenario.graph.parts or scenario.cluster.gpus or 2
 
 
@@ -142,7 +142,7 @@ def choose_backend(scenario: Scenario, num_ranks: int) -> str:
 
 
 def make_job(workload: Workload, backend: str | None = None) -> Job:
-    """What the ranks of a run need; without a backend, the one that suits this machine."""
+    """The job that the ranks of a run need; its backend, unless given, is the one that suits this machine."""
     scenario = workload.scenario
     settings = Settings(
         **asdict(scenario.run),
@@ -155,7 +155,7 @@ def make_job(workload: Workload, backend: str | None = None) -> Job:
 
 
 def write_torchrun_job(workload: Workload, directory: Path) -> str:
-    """Write the job for torchrun into a directory of its own; the command that starts it."""
+    """Write the job for torchrun into a directory of its own; return the command that starts it."""
     assert workload.graph is not None
     assert workload.assignment is not None
     if directory.exists():
@@ -166,7 +166,7 @@ def write_torchrun_job(workload: Workload, directory: Path) -> str:
 
 
 def require_emulation(scenario: Scenario, cluster: Cluster, asked: int | None) -> list[str]:
-    """Refuse, before any work, what cannot be emulated; what is not emulated of the rest, as warnings."""
+    """Refuse, before any work, what cannot be emulated; return warnings of what the rest will lack."""
     if asked not in (None, cluster.num_ranks):
         raise InputError(f"--ranks {asked}: --emulate runs all {cluster.num_ranks} ranks of the cluster (cluster.gpus)")
     if scenario.cluster.transport == "nccl":
@@ -207,7 +207,7 @@ def rank_hosts(cluster: Cluster | None) -> Iterator[tuple[Host, ...]]:
 
 
 def train(workload: Workload, job: Job, *, emulated: Cluster | None = None, **how: Any) -> Run:
-    """Train for real; `how` is what `execute` takes."""
+    """Train a workload for real; `how` is what `execute` takes."""
     assert workload.graph is not None
     assert workload.assignment is not None
     with rank_hosts(emulated) as hosts:

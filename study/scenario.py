@@ -186,13 +186,13 @@ def load_scenario(path: str | None = None, overrides: Sequence[str] = ()) -> Sce
 
 
 def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same as tables, only the overrides checked."""
-    found = _scenario_path(path or DEFAULT)
-    tables = read_toml(found)
+    """A scenario file with overrides on top, as tables; only the overrides are checked."""
+    file = _scenario_path(path or DEFAULT)
+    tables = read_toml(file)
     cluster = tables.get("cluster")
     for key in ("file", "profile"):
         if isinstance(cluster, dict) and isinstance(cluster.get(key), str):
-            cluster[key] = str(found.parent / cluster[key])  # as the scenario's author saw it; absolute paths stay
+            cluster[key] = str(file.parent / cluster[key])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
         set_key(tables, *parse_override(override))
     return tables
@@ -221,10 +221,10 @@ def build_scenario(tables: Mapping[str, Any], where: str) -> Scenario:
             raise unknown("section", section, SECTIONS, where)
         if not isinstance(table, Mapping):
             raise InputError(f"{where}: {section} is a section ([{section}]), got {table!r}")
-    made: dict[str, Any] = {
+    records: dict[str, Any] = {
         name: record(_RECORDS[name], tables.get(name, {}), f"{where} [{name}]") for name in _RECORDS
     }
-    return Scenario(**made, method=_method(tables.get("method", {}), f"{where} [method]"))
+    return Scenario(**records, method=_method(tables.get("method", {}), f"{where} [method]"))
 
 
 def _method(table: Mapping[str, Any], where: str) -> MethodSection:
@@ -236,7 +236,7 @@ def _method(table: Mapping[str, Any], where: str) -> MethodSection:
 
 
 def parse_override(text: str) -> tuple[str, str, Any]:
-    """`graph.parts=4` -> ("graph", "parts", 4); a value that is not TOML is a string."""
+    """Parse an override: `graph.parts=4` -> ("graph", "parts", 4); a value that is not TOML is a string."""
     place, equals, value = text.partition("=")
     section, dot, key = place.strip().partition(".")
     if not (equals and dot and key):

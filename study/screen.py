@@ -39,7 +39,7 @@ def screen(scenario: Scenario) -> Screened:
 
 
 def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:
-    """No epoch is shorter: nothing makes kernels faster than they are alone, and transfers only add to them.
+    """The least seconds of an epoch: nothing makes kernels faster than they are alone, and transfers only add to them.
 
     Seconds of ops are the simulator's own, so that what it predicts cannot be below.
     """

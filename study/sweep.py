@@ -35,7 +35,7 @@ class SweepRow:
     scenario: dict[str, Any]
 
     def flat(self) -> dict[str, Any]:
-        """Plain values only: what varies, figures in SI units, the reason."""
+        """The row with plain values only: what varies, figures in SI units, the reason."""
         figures = self.figures.plain_figures() if self.figures else {}
         return {**self.values, "state": str(self.state), **figures, "reason": self.reason}
 
@@ -78,8 +78,8 @@ def sweep(
     combinations = list(combine(tables, vary))
     require_some_legal([job for _, job in combinations])
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        found = complete(file, [job for _, job in combinations], pool, progress)
-    return Sweep(rows=tuple(_row(values, job, found[job.key]) for values, job in combinations))
+        stored = complete(file, [job for _, job in combinations], pool, progress)
+    return Sweep(rows=tuple(_row(values, job, stored[job.key]) for values, job in combinations))
 
 
 def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Iterator[tuple[Values, Query]]:
@@ -91,29 +91,29 @@ def combine(tables: Mapping[str, Any], vary: Mapping[str, Sequence[Any]]) -> Ite
         num *= len(values)
     require(num <= MOST_COMBINATIONS, f"{num:,} combinations: more than {MOST_COMBINATIONS:,}")
     for chosen in product(*vary.values()):
-        made = deepcopy(dict(tables))
+        combination = deepcopy(dict(tables))
         for (section, key), value in zip(places, chosen, strict=True):
             if (section, key) == ("method", "name"):
-                _change_method(made, value, vary)
-            set_key(made, section, key, value)
-        yield dict(zip(vary, chosen, strict=True)), query_of(made)
+                _change_method(combination, value, vary)
+            set_key(combination, section, key, value)
+        yield dict(zip(vary, chosen, strict=True)), query_of(combination)
 
 
 def _change_method(tables: dict[str, Any], name: Any, vary: Mapping[str, Any]) -> None:
-    """Options of the scenario's own method do not go with another one; those that are varied must."""
+    """Give the tables another method: options of the scenario's own do not go with it; those that are varied must."""
     table = tables.setdefault("method", {})
     if table.get("name", "vanilla") != name:
         tables["method"] = {key: value for key, value in table.items() if f"method.{key}" in vary}
 
 
 def require_some_legal(jobs: Sequence[Query]) -> None:
-    """If no combination is legal, the first reason is the user's mistake."""
+    """Refuse a sweep in which no combination is legal: the first reason is the user's mistake."""
     if all(job.reason for job in jobs):
         raise InputError(f"none of {len(jobs)} combinations is legal; the first: {jobs[0].reason}")
 
 
 def parse_vary(text: str) -> tuple[str, list[Any]]:
-    """`cluster.gpus=2,4,8` -> ("cluster.gpus", [2, 4, 8]); values that are not TOML are strings."""
+    """Parse `cluster.gpus=2,4,8` -> ("cluster.gpus", [2, 4, 8]); values that are not TOML are strings."""
     place, equals, values = text.partition("=")
     key = place.strip()
     require(bool(equals and values.strip()), f"--vary {text!r}: expected section.key=value,value,…")
@@ -125,7 +125,7 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
 
 
 def key_place(key: str) -> tuple[str, str]:
-    """Section and key; a key that no scenario can have is a mistake, not a row without figures."""
+    """Split a name into section and key; one that no scenario can have is a mistake, not a row without figures."""
     section, dot, name = key.partition(".")
     require(bool(dot and name), f"vary {key!r}: expected section.key, for example cluster.gpus")
     legal_sections = [one for one in SECTIONS if one != "plan"]
@@ -163,7 +163,7 @@ def _row(values: Values, job: Query, stored: Stored) -> SweepRow:
 
 @contextmanager
 def result_path(path: str | Path | None) -> Iterator[Path]:
-    """The file that was named, or one for now only."""
+    """The path of the file of results that was named, or of one for now only."""
     if path is not None:
         yield Path(path)
         return

@@ -36,9 +36,9 @@ def resized(cluster: Cluster, *, num_hosts: int, num_ranks: int) -> Cluster:
         raise InputError(f"cluster {cluster.name} names its links or mixes devices, so it has one size only")
     per_host = -(-num_ranks // num_hosts)
     hosts = tuple(rank // per_host for rank in range(num_ranks))
-    made = replace(cluster, hosts=hosts, devices=cluster.devices[:1] * num_ranks)
-    require_reachable(made)
-    return made
+    changed = replace(cluster, hosts=hosts, devices=cluster.devices[:1] * num_ranks)
+    require_reachable(changed)
+    return changed
 
 
 def _cluster_name(testbed: str) -> str:
@@ -46,10 +46,10 @@ def _cluster_name(testbed: str) -> str:
     if testbed in list_clusters():
         return testbed
     words = _words(testbed)
-    found = [name for name in list_clusters() if words and words <= _words(name)]
-    if len(found) != 1:
+    matching = [name for name in list_clusters() if words and words <= _words(name)]
+    if len(matching) != 1:
         raise unknown("testbed", testbed, list_clusters())
-    return found[0]
+    return matching[0]
 
 
 def _words(name: str) -> set[str]:

@@ -97,14 +97,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Also of its files: a graph or a cluster may be a path."""
+        """The name of the case and of its files, without slashes: a graph or a cluster may be a path."""
         parts = (self.link, f"x{self.ranks}", self.model, self.graph, self.method)
         return "_".join(part.strip("/").replace("/", "-") for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationGrid:
-    """Which cases to compare: all combinations of these words, each run `rounds` times for `epochs` epochs."""
+    """A grid of cases to compare: all combinations of these words, each run `rounds` times for `epochs` epochs."""
 
     methods: tuple[str, ...] = tuple(METHODS)
     links: tuple[str, ...] = ("200mbit", "1gbit", "unlimited")
@@ -159,15 +159,15 @@ def case_scenario(case: Case, overrides: Iterable[str] = ()) -> Scenario:
 
 
 def case_cluster(case: Case, num_cores: int | None, profile: Profile | None = None) -> Cluster:
-    """As described or measured, on as many cores as one machine has; ranks on GPUs have a device each, and where no
-    number is given, hosts are machines of their own."""
-    found = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
-    here = found if found.staged or num_cores is None else replace(found, shared_cores=num_cores)
+    """The cluster of a case, as described or measured, on as many cores as one machine has; ranks on GPUs have a device
+    each, and where no number is given, hosts are machines of their own."""
+    described = load_cluster(LINKS.get(case.link, case.link), gpus=case.ranks)
+    here = described if described.staged or num_cores is None else replace(described, shared_cores=num_cores)
     return here if profile is None else calibrated(here, profile)
 
 
 def measured_epochs(schedule: Schedule, at_least: int) -> tuple[int, int]:
-    """(warm-up epochs, epochs in all), of the run and of its simulation: whole cycles before and after the warm-up."""
+    """Numbers of (warm-up epochs, all epochs) of a run and of its simulation: whole cycles before and after warm-up."""
     period, (steady, _) = hyperperiod(schedule), steady_epochs(schedule)
     warmup = period * -(-max(steady, default_warmup(at_least)) // period)
     return warmup, warmup + period * -(-max(1, at_least - warmup) // period)
@@ -180,7 +180,7 @@ def with_epochs(workload: Workload, at_least: int) -> Workload:
 
 
 def fingerprint(workload: Workload, cluster: Cluster) -> str:
-    """Of all that a run depends on: a result of other settings is not taken for one of these.
+    """A fingerprint of all that a run depends on: a result of other settings is not taken for one of these.
 
     Kernels are left out: they say what an op costs, not what it does.
     """
@@ -259,10 +259,10 @@ class Runs:
         if not self.path(case, turn).exists():
             return None
         try:
-            found = load_trace(self.path(case, turn))
+            trace = load_trace(self.path(case, turn))
         except InputError:  # of another version of ours: to be run again
             return None
-        return found if found.meta.get("fingerprint") == wanted else None
+        return trace if trace.meta.get("fingerprint") == wanted else None
 
     def save(self, case: Case, turn: int, trace: Trace) -> None:
         self.path(case, turn).parent.mkdir(parents=True, exist_ok=True)
@@ -283,8 +283,8 @@ class Cell:
     def prepare(self, overrides: Sequence[str]) -> None:
         for case in self.cases:
             try:
-                made = prepare(case_scenario(case, overrides), case.ranks, data=True)
-                self.workloads[case] = with_epochs(made, self.grid.epochs)
+                workload = prepare(case_scenario(case, overrides), case.ranks, data=True)
+                self.workloads[case] = with_epochs(workload, self.grid.epochs)
             except InputError as error:
                 self.failed[case] = str(error)
 
@@ -292,13 +292,14 @@ class Cell:
         return self.runs.load(case, turn, fingerprint(self.workloads[case], self.cluster(case)))
 
     def cluster(self, case: Case) -> Cluster:
-        found = case_cluster(case, None if on_several_hosts() else len(os.sched_getaffinity(0)), self.profile)
-        if under_torchrun() or not emulates(found) or found.nic is None or found.nic.burst_s:
-            return found
-        return replace(found, nic=replace(found.nic, burst_s=BURST_S))  # what emulation gives to those that say nothing
+        cluster = case_cluster(case, None if on_several_hosts() else len(os.sched_getaffinity(0)), self.profile)
+        if under_torchrun() or not emulates(cluster) or cluster.nic is None or cluster.nic.burst_s:
+            return cluster
+        # what emulation gives to those that say nothing
+        return replace(cluster, nic=replace(cluster.nic, burst_s=BURST_S))
 
     def todo(self) -> Iterator[tuple[Case, int]]:
-        """What has not been run yet, in turns."""
+        """Cases that have not been run yet, with their turns, one turn of all cases after the other."""
         for turn in range(self.grid.rounds):
             for case in self.workloads:
                 if case not in self.failed and self.stored(case, turn) is None:
@@ -318,8 +319,8 @@ class Cell:
         """The case's row, and a predicted and a measured trace if there are any."""
         if case in self.failed:
             return ValidatedScenario(case=asdict(case), reason=self.failed[case]), []
-        found = [self.stored(case, turn) for turn in range(self.grid.rounds)]
-        traces = [trace for trace in found if trace is not None]
+        stored = [self.stored(case, turn) for turn in range(self.grid.rounds)]
+        traces = [trace for trace in stored if trace is not None]
         if not traces:
             return ValidatedScenario(case=asdict(case), reason="not run"), []
         schedule = self.workloads[case].schedule
@@ -337,13 +338,13 @@ class Cell:
 
 
 def train_on(workload: Workload, cluster: Cluster) -> Trace:
-    """Run for real: on emulated hosts if the cluster has several of CPUs, else on this machine as it is."""
+    """Run a workload for real: on emulated hosts if the cluster has several of CPUs, else on this machine as it is."""
     emulated = cluster if emulates(cluster) else None
     return train(workload, make_job(workload, "gloo" if emulated else None), emulated=emulated).trace
 
 
 def train_with(ranks: "Gang", place: Path, workload: Workload, cluster: Cluster) -> Trace:
-    """Run for real with the ranks that torchrun has started."""
+    """Run a workload for real with the ranks that torchrun has started."""
     assert workload.graph is not None
     assert workload.assignment is not None
     job = make_job(workload, choose_backend(workload.scenario, num_here()))
@@ -351,7 +352,7 @@ def train_with(ranks: "Gang", place: Path, workload: Workload, cluster: Cluster)
 
 
 def emulates(cluster: Cluster) -> bool:
-    """Whether its hosts are network namespaces of this machine."""
+    """Whether a cluster's hosts are network namespaces of this machine."""
     return cluster.num_hosts > 1 and not cluster.staged
 
 
@@ -452,7 +453,7 @@ def _require_place(out: Path) -> None:
 def _all_rows(
     cells: Sequence[Cell], overrides: Sequence[str], train: Train, say: Say
 ) -> tuple[list[ValidatedScenario], TwoTraces]:
-    """Cell by cell, so that graphs of one cell only are in memory."""
+    """Run and compare cell by cell, so that graphs of one cell only are in memory; rows, and traces of the first."""
     rows: list[ValidatedScenario] = []
     first: TwoTraces = []
     pace = Machine()

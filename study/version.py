@@ -18,7 +18,7 @@ def prediction_version() -> str:
 
 
 def fingerprint_of(root: Path) -> str:
-    """Twelve hex digits of every file that a package in this directory is made of."""
+    """A fingerprint, twelve hex digits, of every file that a package in this directory is made of."""
     digest = hashlib.sha256()
     for path in package_files(root):
         digest.update(f"{path.relative_to(root)}\n".encode())
@@ -32,8 +32,8 @@ def package_files(root: Path) -> list[Path]:
     Beside them an editable installation has tests, documents and environments: directories without an __init__.py.
     """
     subpackages = sorted(path.parent for path in root.glob("*/__init__.py"))
-    found = [*root.glob("*.py"), *(path for package in subpackages for path in package.rglob("*"))]
-    return sorted(path for path in found if path.suffix in MADE_OF and path.is_file())
+    paths = [*root.glob("*.py"), *(path for package in subpackages for path in package.rglob("*"))]
+    return sorted(path for path in paths if path.suffix in MADE_OF and path.is_file())
 
 
 def scenario_key(tables: dict[str, Any]) -> str:
@@ -43,11 +43,11 @@ def scenario_key(tables: dict[str, Any]) -> str:
 
 
 def _files(tables: dict[str, Any]) -> list[str]:
-    """Files that a scenario names: the text of a cluster's, and the age of data, which may be large."""
+    """Fingerprints of files that a scenario names: of a cluster's text, and the age of data, which may be large."""
     cluster, dataset = tables.get("cluster", {}), Path(str(tables.get("graph", {}).get("dataset", "")))
     named = [Path(str(cluster[key])) for key in ("file", "profile") if cluster.get(key)]
-    found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]
+    fingerprints = [hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path.is_file()]
     if dataset.is_absolute() or len(dataset.parts) > 1:
         state = dataset.stat() if dataset.exists() else None
-        found.append(f"{state.st_mtime_ns} {state.st_size}" if state else "missing")
-    return found
+        fingerprints.append(f"{state.st_mtime_ns} {state.st_size}" if state else "missing")
+    return fingerprints

@@ -36,7 +36,7 @@ class Gain:
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast the epoch is then."""
+        """The epoch as it is over the epoch with the resource doubled: above 1 where that helps."""
         return self.before_s / self.figures.epoch_s if self.figures else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -101,14 +101,14 @@ def whatif(
 ) -> WhatIf:
     """Double each resource in turn; what shortens the epoch most comes first, what cannot be doubled last."""
     named = {"": scenario, **{what: replace(scenario, cluster=change(scenario)) for what, change in DOUBLED.items()}}
-    made = {what: query_of(tables_of(one)) for what, one in named.items()}
+    queries = {what: query_of(tables_of(one)) for what, one in named.items()}
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
-        found = complete(file, made.values(), pool, progress)
-    stored = found[made[""].key]
+        finished = complete(file, queries.values(), pool, progress)
+    stored = finished[queries[""].key]
     now = stored.summary
     if now is None:
         raise InputError(stored.reason)
-    gains = [_gain(what, found[job.key], now.epoch_s) for what, job in made.items() if what]
+    gains = [_gain(what, finished[job.key], now.epoch_s) for what, job in queries.items() if what]
     return WhatIf(figures=now, gains=tuple(sorted(gains, key=lambda gain: -(gain.speedup or 0.0))))
 
 
@@ -148,18 +148,18 @@ def break_even(
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
 
         def epochs(values: Sequence[float]) -> list[tuple[float, float]]:
-            made = [[query_of(_tables(scenario, method, key, x)) for method in methods] for x in values]
-            found = complete(file, [job for both in made for job in both], pool)
+            queries = [[query_of(_tables(scenario, method, key, x)) for method in methods] for x in values]
+            finished = complete(file, [job for both in queries for job in both], pool)
             return [
-                (_epoch(found[a.key], key, x), _epoch(found[b.key], key, x))
-                for x, (a, b) in zip(values, made, strict=True)
+                (_epoch(finished[a.key], key, x), _epoch(finished[b.key], key, x))
+                for x, (a, b) in zip(values, queries, strict=True)
             ]
 
         xs = spread.points(low, high)
         ys = epochs(xs)
         known = list(zip(xs, ys, strict=True))
-        ends = [(one, two) for one, two in pairwise(known) if _sign(one[1]) * _sign(two[1]) < 0]
-        crossings = [_bisect(one, two, spread, lambda x: epochs([x])[0]) for one, two in ends]
+        ends = [(left, right) for left, right in pairwise(known) if _sign(left[1]) * _sign(right[1]) < 0]
+        crossings = [_bisect(left, right, spread, lambda x: epochs([x])[0]) for left, right in ends]
         crossings += [x for x, both in known if _sign(both) == 0]
     names = (str(methods[0]["name"]), str(methods[1]["name"]))
     return BreakEven(
@@ -174,14 +174,14 @@ def break_even(
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Values between two others."""
+    """How values are spread between two others: by ratio or evenly, whole or not."""
 
     by_ratio: bool
     whole: bool
 
     def points(self, low: float, high: float) -> list[float]:
-        made = [self.between(low, high, k / (POINTS - 1)) for k in range(POINTS)]
-        return list(dict.fromkeys([low, *made[1:-1], high]))
+        spaced = [self.between(low, high, k / (POINTS - 1)) for k in range(POINTS)]
+        return list(dict.fromkeys([low, *spaced[1:-1], high]))
 
     def between(self, low: float, high: float, part: float) -> float:
         value = exp(log(low) + part * log(high / low)) if self.by_ratio else low + part * (high - low)
@@ -191,16 +191,16 @@ class _Spread:
 Known = tuple[float, tuple[float, float]]
 
 
-def _bisect(one: Known, two: Known, spread: _Spread, ask: Callable[[float], tuple[float, float]]) -> float:
+def _bisect(left: Known, right: Known, spread: _Spread, ask: Callable[[float], tuple[float, float]]) -> float:
     for _ in range(MOST_STEPS):
-        middle = spread.between(one[0], two[0], 0.5)
-        if middle in (one[0], two[0]) or abs(two[0] - one[0]) <= CLOSE * abs(two[0]):
+        middle = spread.between(left[0], right[0], 0.5)
+        if middle in (left[0], right[0]) or abs(right[0] - left[0]) <= CLOSE * abs(right[0]):
             break
-        found = middle, ask(middle)
-        if _sign(found[1]) == 0:
+        probe = middle, ask(middle)
+        if _sign(probe[1]) == 0:
             return middle
-        one, two = (found, two) if _sign(found[1]) == _sign(one[1]) else (one, found)
-    return two[0] if spread.whole else spread.between(one[0], two[0], 0.5)
+        left, right = (probe, right) if _sign(probe[1]) == _sign(left[1]) else (left, probe)
+    return right[0] if spread.whole else spread.between(left[0], right[0], 0.5)
 
 
 def _sign(both: tuple[float, float]) -> int:

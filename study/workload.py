@@ -1,4 +1,4 @@
-"""From a scenario to a checked schedule: sizes from the dataset's card or from the partitioned graph."""
+"""Checked schedules from scenarios: sizes come from the dataset's card or from the partitioned graph."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Workload:
-    """What both interpreters need; graph and assignment are there when the sizes come from data."""
+    """A schedule and what else interpreters need; graph and assignment are there when the sizes come from data."""
 
     scenario: Scenario
     halo: Halo
@@ -102,7 +102,7 @@ def load_graph(section: GraphSection, say: Say = silent) -> Graph:
 
 
 def _trained_on(graph: Graph, section: GraphSection) -> Graph:
-    """With `inductive`, the part of the graph that training sees."""
+    """The graph that training sees: with `inductive`, the part induced by the training nodes."""
     return induced(graph, graph.train_mask) if section.inductive else graph
 
 
@@ -137,7 +137,7 @@ def _from_card(section: GraphSection) -> bool:
 
 
 def _num_parts(section: GraphSection, num_ranks: int) -> int:
-    """One part per rank; a method that divides otherwise will say so itself."""
+    """The number of parts, one per rank; a method that divides otherwise will say so itself."""
     parts = num_ranks if section.parts is None else section.parts
     if parts < num_ranks:
         raise InputError(f"{num_ranks} ranks but graph.parts = {parts}: more ranks than parts, every rank needs one")
@@ -147,7 +147,7 @@ def _num_parts(section: GraphSection, num_ranks: int) -> int:
 
 
 def num_layers(scenario: Scenario) -> int:
-    """A scenario's layers stand behind a projection, which a GCNII always has."""
+    """The number of layers of a scenario, with the projection before them, which a GCNII always has."""
     return scenario.model.layers + (scenario.model.projection or scenario.model.kind is ModelKind.GCNII)
 
 

@@ -95,7 +95,7 @@ class NodeBody:
 
 
 def write_chakra(result: MethodResult, directory: Path, kernel_work: KernelWork | None = None) -> str:
-    """Write one `.et` file per rank; returns why not, where there would be too many nodes."""
+    """Write one `.et` file per rank; where there would be too many nodes, write none and return that as the reason."""
     export = Export(result, kernel_work)
     if export.num_nodes > MOST_NODES:
         return f"{result.method}: an epoch has {export.num_nodes:,} nodes, more than {MOST_NODES:,}"
@@ -134,8 +134,8 @@ class Export:
 
     @cached_property
     def groups(self) -> dict[tuple[int, ...], int]:
-        found = dict.fromkeys(self.schedule.group(op) for op in self.schedule.ops if op.kind in COLLECTIVE)
-        return {ranks: number for number, ranks in enumerate(found)}
+        distinct = dict.fromkeys(self.schedule.group(op) for op in self.schedule.ops if op.kind in COLLECTIVE)
+        return {ranks: number for number, ranks in enumerate(distinct)}
 
     @cached_property
     def messages(self) -> dict[str, int]:
@@ -147,7 +147,7 @@ class Export:
         return min((s.start_s for s in self.result.trace.spans if s.epoch >= self.first_epoch), default=0.0)
 
     def metadata(self, rank: int) -> bytes:
-        told: list[tuple[str, Arm, Value]] = [
+        attributes: list[tuple[str, Arm, Value]] = [
             ("method", Arm.STRING, self.result.method),
             ("source", Arm.STRING, self.result.trace.source),
             ("cluster", Arm.STRING, self.result.summary.cluster),
@@ -155,7 +155,7 @@ class Export:
             ("first_epoch", Arm.INT64, self.first_epoch),
             ("num_epochs", Arm.INT64, self.num_epochs),
         ]
-        return text_field(1, VERSION) + b"".join(member_bytes(2, attribute(*one)) for one in told)
+        return text_field(1, VERSION) + b"".join(member_bytes(2, attribute(*one)) for one in attributes)
 
     def nodes(self, rank: int) -> Iterator[bytes]:
         """The nodes in order of epochs and of the list of ops; ids count up in that order."""
@@ -187,13 +187,15 @@ class Export:
             yield self._node(number, piece, span, deps)
 
     def _ends(self, rank: int, instance: tuple[str, int], ids: dict[tuple[str, int], range]) -> list[int]:
-        """The nodes an op is over with; those of epochs that are not written are over already."""
-        found = ids.get(instance, range(0))
-        alone = len(found) <= 1
-        return [n for n, piece in zip(found, self.pieces[rank, instance[0]], strict=False) if alone or not piece.packs]
+        """Nodes at whose end an op instance is over; none for an epoch that is not written, which is over already."""
+        numbers = ids.get(instance, range(0))
+        alone = len(numbers) <= 1
+        return [
+            n for n, piece in zip(numbers, self.pieces[rank, instance[0]], strict=False) if alone or not piece.packs
+        ]
 
     def _node(self, number: int, piece: NodeBody, span: Span, deps: list[int]) -> bytes:
-        told = [
+        attributes = [
             ("is_cpu_op", Arm.BOOL, False),
             *piece.attributes,
             ("epoch", Arm.INT64, span.epoch),
@@ -202,7 +204,7 @@ class Export:
         ]
         if piece.type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
             tag = (span.epoch - self.first_epoch) * len(self.messages) + self.messages[span.op]
-            told.append(("comm_tag", Arm.INT32, tag))
+            attributes.append(("comm_tag", Arm.INT32, tag))
         return b"".join(
             [
                 uint_field(1, number),
@@ -211,7 +213,7 @@ class Export:
                 packed_field(5, deps),
                 uint_field(6, round((span.start_s - self.start_s) * MICRO)),
                 uint_field(7, round((span.end_s - span.start_s) * MICRO)),
-                *(member_bytes(10, attribute(*one)) for one in told),
+                *(member_bytes(10, attribute(*one)) for one in attributes),
             ]
         )
 
@@ -224,8 +226,8 @@ class Export:
     def _computes(self, kernels: tuple[Kernel, ...], packs: bool) -> NodeBody:
         work = [self.kernel_work(kernel) for kernel in kernels]
         flops, moved = sum(one[0] for one in work), sum(one[1] for one in work)
-        told = (("num_ops", Arm.INT64, flops), ("tensor_size", Arm.UINT64, moved))
-        return NodeBody(type=NodeType.COMP, attributes=told, packs=packs)
+        attributes = (("num_ops", Arm.INT64, flops), ("tensor_size", Arm.UINT64, moved))
+        return NodeBody(type=NodeType.COMP, attributes=attributes, packs=packs)
 
     def _moves(self, op: Op) -> Iterator[NodeBody]:
         if isinstance(op.work, Push | Pull):
@@ -247,7 +249,7 @@ class Export:
         )
 
     def _pairs(self, op: Op) -> Iterator[NodeBody]:
-        """A message of nothing is sent only by an op that is a message."""
+        """A node per message to or from a peer; an empty message is sent only by an op that is a message."""
         sent, received = self.schedule.sent(op).tolist(), self.schedule.received(op).tolist()
         for peer in range(self.schedule.num_ranks):
             if sent[peer] or (isinstance(op.work, Send) and op.work.peer == peer):

@@ -81,7 +81,7 @@ class _Group:
         return HOW.get(self.trace.source, self.trace.source)
 
     def events(self, ids: Iterator[int]) -> Iterator[Event]:
-        """Slices come before arrows: one that ends where a slice starts is then in it."""
+        """All events of the trace, slices before arrows: an arrow that ends where a slice starts is then in it."""
         yield from self.names()
         for span in self.trace.spans:
             yield self.span(span, next(ids))
@@ -109,7 +109,7 @@ class _Group:
         return self.pid(self.trace.num_ranks)
 
     def names(self) -> Iterator[Event]:
-        """Ranks in order, within a rank its steps and then its lanes in their fixed order; then the network."""
+        """Names of processes and threads: ranks in order, in each its steps, then its lanes; then the network."""
         method = dict(self.schedule.meta).get("method", "")
         label = ", ".join(part for part in (method, self.how) if part)
         for rank in range(self.trace.num_ranks):
@@ -133,7 +133,7 @@ class _Group:
         return _slice(span.op, category, (self.pid(span.rank), tid), (span.start_s, span.end_s), args)
 
     def steps(self, rank: int) -> Iterator[Event]:
-        """An epoch of a rank is over when the slowest of its lanes is done with it."""
+        """A slice per epoch of a rank, which is over when the slowest of its lanes is done with it."""
         ends: dict[int, float] = defaultdict(float)
         for span in self.by_rank[rank]:
             ends[span.epoch] = max(ends[span.epoch], span.end_s)
@@ -157,7 +157,7 @@ class _Group:
             yield _counter(f"{link.name} utilisation", self.network_pid, time_s, {"utilisation": share})
 
     def arrows(self, op: Op, ids: Iterator[int]) -> Iterator[Event]:
-        """Into every instance of an op: from what it waits for on other lanes, and from those who send to it."""
+        """Arrows into every instance of an op: from what it waits for on other lanes, and from those who send to it."""
         for epoch in filter(op.exists, range(self.trace.num_epochs)):
             target = self.spans.get((op.rank, op.name, epoch))
             if target is None:
@@ -220,7 +220,7 @@ def live_bytes(schedule: Schedule, rank: int) -> dict[str, int]:
 
 
 def live_over_time(spans: Iterable[Span], alive: dict[str, int]) -> list[tuple[float, int]]:
-    """(time, bytes alive from then on) for the spans of one rank: the most that any op under way needs."""
+    """Pairs (time, bytes alive from then on) for the spans of one rank: the most that any op under way needs."""
     points: list[tuple[float, int]] = []
     newest: dict[Lane, Span] = {}
     for span in sorted(spans, key=lambda span: span.start_s):

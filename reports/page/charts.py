@@ -78,8 +78,8 @@ def link_table(results: Sequence[MethodResult], most: int = MOST_LINKS) -> Row:
     carried = [bytes_by_link(result.trace) for result in results]
     used = [link_utilisation(r.trace, last_window(r.trace, r.summary.warmup_epochs)) for r in results]
     totals: dict[str, float] = {}
-    for found in carried:
-        for name, num_bytes in found.items():
+    for by_link in carried:
+        for name, num_bytes in by_link.items():
             totals[name] = max(totals.get(name, 0.0), num_bytes)
     names = sorted(totals, key=lambda name: (-totals[name], name))[:most]
     rows = [
@@ -162,12 +162,12 @@ def scaling_table(comparison: Comparison) -> tuple[list[int], list[Row]]:
 
 
 def missing(comparison: Comparison) -> list[str]:
-    """Why there are no points where there are none, each reason once per method."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Reasons why scaling curves lack points, each once per method."""
+    gaps: dict[tuple[str, str], list[int]] = {}
     for point in comparison.scaling:
         if point.epoch_s is None:
-            found.setdefault((point.method, point.reason), []).append(point.ranks)
-    return [f"{method} on {', '.join(map(str, counts))}: {reason}" for (method, reason), counts in found.items()]
+            gaps.setdefault((point.method, point.reason), []).append(point.ranks)
+    return [f"{method} on {', '.join(map(str, counts))}: {reason}" for (method, reason), counts in gaps.items()]
 
 
 def _cell(point: ScalePoint | None) -> Row:

@@ -22,7 +22,7 @@ MOST_LINKS = 10
 
 
 def draw_all(directory: Path, comparison: Comparison) -> list[tuple[str, str]]:
-    """Draw what there is; (title, path without suffix) of each figure, as seen from beside the directory."""
+    """Draw what there is; return (title, path without suffix) of each figure, as seen from beside the directory."""
     directory.mkdir()
     drawn = []
     if comparison.results:
@@ -99,7 +99,7 @@ def _scaling(comparison: Comparison) -> Figure:
 
 
 def _links(results: list[MethodResult]) -> Figure:
-    """A group of bars per link would be unreadable with many methods: a table of shades with the bytes in it."""
+    """A table of shades, links by methods, with the bytes in it: bars would be unreadable with many methods."""
     table = link_table(results, MOST_LINKS)
     links = [row["link"] for row in table["rows"]]
     values = [[cell["num_bytes"] for cell in row["cells"]] for row in table["rows"]]

@@ -25,7 +25,7 @@ ALL_SPANS = 100_000  # of all timelines of a page: 25 bytes each, of a page's 5 
 
 
 def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: Sequence[str] = ()) -> str:
-    """The page; `files_beside` and `left_out` say what the report's directory has and has not."""
+    """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not."""
     template = _environment().from_string(_text("report.html"))
     most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
     return template.render(
@@ -77,7 +77,7 @@ def _title(comparison: Comparison) -> str:
 
 
 def _timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
-    """What stands around a timeline's canvas."""
+    """Texts and data that stand around a timeline's canvas."""
     part = shown(result.trace, most_spans)
     epochs = f"epoch {part.first_epoch}" if part.num_epochs == 1 else f"{part.num_epochs} epochs"
     return {
@@ -90,15 +90,15 @@ def _timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
 
 
 def emphasised(text: str) -> Markup:
-    """**name** in bold, everything else as it is."""
+    """Turn `**name**` into bold HTML and leave everything else as it is."""
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
 
 
 @cache
 def _environment() -> Environment:
-    made = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"seconds": seconds, "size": size, "family": family}
-    return made
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"seconds": seconds, "size": size, "family": family}
+    return environment
 
 
 def _text(name: str) -> str:

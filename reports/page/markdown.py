@@ -16,7 +16,7 @@ DEFINITIONS = (
 
 
 def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
-    """`figures` are titles and paths without suffix."""
+    """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
         ("# Comparison", verdict(comparison)),
         ("", markdown_table(comparison.lines)),

@@ -37,7 +37,7 @@ def write_report(path: Path, comparison: Comparison) -> None:
 
 
 def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
-    """Returns what could not be written, and why."""
+    """Write the traces of all results; return what could not be written, and why."""
     (directory / "traces").mkdir()
     by_method: dict[str, list[MethodResult]] = {}
     for result in comparison.results:
@@ -46,8 +46,8 @@ def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
     for method, results in by_method.items():
         write_perfetto([(r.trace, r.schedule) for r in results], directory / "traces" / f"{method}.json")
     folder = directory / "chakra"
-    told = [write_chakra(result, folder / result.method, comparison.kernel_work) for result in comparison.predicted]
-    return [f"No Chakra trace of {reason}" for reason in told if reason]
+    reasons = [write_chakra(result, folder / result.method, comparison.kernel_work) for result in comparison.predicted]
+    return [f"No Chakra trace of {reason}" for reason in reasons if reason]
 
 
 def require_report_place(path: Path) -> None:

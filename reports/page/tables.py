@@ -13,14 +13,14 @@ Row = dict[str, Any]
 
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """What was compared, in a few words."""
+    """The graph, model and cluster that were compared, in a few words."""
     tables = tomllib.loads(comparison.scenario) if comparison.scenario else {}
     graph, model = tables.get("graph", {}), tables.get("model", {})
-    found = [("graph", _graph(graph)), ("model", _model(model))]
+    entries = [("graph", _graph(graph)), ("model", _model(model))]
     if comparison.results:
         first = comparison.results[0].summary
-        found.append(("cluster", f"{first.cluster}, {ranks(first.ranks)}, {first.transport}"))
-    return [(name, text) for name, text in found if text]
+        entries.append(("cluster", f"{first.cluster}, {ranks(first.ranks)}, {first.transport}"))
+    return [(name, text) for name, text in entries if text]
 
 
 def _graph(graph: Row) -> str:
@@ -36,7 +36,7 @@ def _model(model: Row) -> str:
 
 
 def _alone(comparison: Comparison) -> list[Row]:
-    """What a single device would take: whoever compares wants to know whether it pays to have more."""
+    """A tile with the epoch of a single device: whoever compares wants to know whether it pays to have more."""
     alone = [p for p in comparison.scaling if p.ranks == 1 and p.epoch_s is not None]
     if not alone or comparison.predicted[0].summary.ranks == 1:
         return []
@@ -51,18 +51,18 @@ def tiles(comparison: Comparison) -> list[Row]:
     fresh = [r for r in ordered if r.summary.ages and r.summary.ages[-1] == 0]
     quiet = sorted(ordered, key=lambda r: r.summary.bytes_total)
     least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
-    found: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
+    answers: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
         ("Fastest", ordered, lambda s: seconds(s.epoch_s), "per epoch"),
         ("Fastest on fresh rows", fresh, lambda s: seconds(s.epoch_s), "per epoch"),
         ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
         ("Least memory", least, lambda s: size(_memory_bytes(s)), "on its fullest device"),
     ]
-    told = [
+    shown = [
         {"label": label, "method": results[0].method, "value": value(results[0].summary), "note": note}
-        for label, results, value, note in found
+        for label, results, value, note in answers
         if results
     ]
-    return [*told, *_alone(comparison)]
+    return [*shown, *_alone(comparison)]
 
 
 def _memory_bytes(summary: Summary) -> int:
@@ -94,7 +94,7 @@ def _main_row(result: MethodResult, best_s: float) -> Row:
 
 
 def memory_share(memory: MemoryFigures | None) -> str:
-    """How full the fullest device is."""
+    """The share of its memory that the fullest device uses."""
     known = memory is not None and memory.device_memory_bytes
     return f"{memory.memory_bytes / memory.device_memory_bytes:.0%}" if memory is not None and known else "-"
 
@@ -123,12 +123,12 @@ def measured_table(comparison: Comparison) -> list[Row]:
 
 
 def staleness_rows(comparison: Comparison) -> list[Row]:
-    """What reads rows of others and how old they are, as scheduled and, where there was a run, as found."""
-    found = {run.method: _found_ages(run.summary) for _, run in comparison.measured}
+    """Readers of others' rows and how old these are, as scheduled and, where there was a run, as found."""
+    real_ages = {run.method: _found_ages(run.summary) for _, run in comparison.measured}
     groups: dict[tuple[str, str, str], list[str]] = {}
     for result in comparison.predicted:
         for read in result.summary.staleness:
-            real = found.get(result.method, {}).get((read.op, read.reads), "")
+            real = real_ages.get(result.method, {}).get((read.op, read.reads), "")
             groups.setdefault((result.method, ages([read]), real), []).append(read.op)
     return [
         {"method": method, "ages": scheduled, "found": real, "readers": _by_verb(readers)}
@@ -137,7 +137,7 @@ def staleness_rows(comparison: Comparison) -> list[Row]:
 
 
 def _by_verb(ops: list[str]) -> str:
-    """forward.0, forward.1, loss -> forward 0 1, loss."""
+    """Names of ops grouped by verb: forward.0, forward.1, loss -> forward 0 1, loss."""
     indices: dict[str, list[str]] = {}
     for op in dict.fromkeys(ops):
         verb, _, index = op.partition(".")
@@ -151,7 +151,7 @@ def _found_ages(summary: Summary) -> dict[tuple[str, str], str]:
 
 
 def provenance_rows(comparison: Comparison) -> list[Row]:
-    """Where every row's figures come from; methods that share all of it are told together."""
+    """Rows on where figures come from; methods that share all of it are told together."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for result in comparison.results:
         groups.setdefault(_provenance(result.summary), []).append(result.method)

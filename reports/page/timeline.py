@@ -84,7 +84,7 @@ def _left_out(trace: Trace, first: int, ranks: int) -> str:
 
 
 def timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
-    """What the page's script draws."""
+    """The timeline of a trace as the page's script draws it."""
     part = shown(result.trace, most_spans)
     lanes: dict[tuple[int, Lane], list[Span]] = defaultdict(list)
     for span in part.spans:
@@ -118,7 +118,7 @@ def _columns(spans: list[Span], ops: list[tuple[str, Kind]], start_s: float) -> 
 
 
 def _epoch_ends(part: Shown) -> list[list[int]]:
-    """[epoch, when the first rank's compute lane is done with it]."""
+    """Pairs [epoch, when the first rank's compute lane is done with it]."""
     ends: dict[int, float] = {}
     for span in pacing([span for span in part.spans if span.rank == 0]):
         ends[span.epoch] = max(ends.get(span.epoch, 0.0), span.end_s)
