@@ -125,36 +125,6 @@ def test_files_and_functions_stay_short(path: str, package: str) -> None:
 
 
 SAY_NOTHING = {"found", "made", "one", "told"}
-LEFT: set[str] = {  # files in which such a name still does
-    "calibrate/constants.py",
-    "cluster/catalogue.py",
-    "exec/chunks/chunk_ops.py",
-    "exec/chunks/stage.py",
-    "exec/launch/emulate.py",
-    "exec/run/drawn.py",
-    "exec/run/draws.py",
-    "exec/run/fresh.py",
-    "exec/run/handlers.py",
-    "exec/run/importance.py",
-    "exec/run/notes.py",
-    "exec/run/state.py",
-    "exec/store/in_redis.py",
-    "exec/transport/channels.py",
-    "exec/transport/collectives.py",
-    "exec/transport/device.py",
-    "graph/graph.py",
-    "models/modules.py",
-    "schedule/check.py",
-    "schedule/ir.py",
-    "schedule/passes.py",
-    "schedule/text.py",
-    "sim/engine.py",
-    "sim/memory.py",
-    "sim/network/fairshare.py",
-    "sim/network/golden.py",
-    "sim/network/links.py",
-    "sim/network/transports.py",
-}
 
 
 def long_lived(path: str) -> list[str]:
@@ -173,5 +143,4 @@ def long_lived(path: str) -> list[str]:
 
 @pytest.mark.parametrize(("path", "package"), list(sources()))
 def test_names_that_say_nothing_do_not_live_longer_than_a_line(path: str, package: str) -> None:
-    offenders = long_lived(path)
-    assert bool(offenders) == (path in LEFT), f"{path}: {offenders or 'clean, but still in LEFT'}"
+    assert long_lived(path) == []
