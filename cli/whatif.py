@@ -52,7 +52,7 @@ def _cells(gain: Gain) -> list[str]:
 
 
 def breakeven_command(
-    first: Annotated[str, typer.Argument(metavar="ONE", help="A method, with options if wanted: bns,rate=0.1")],
+    first: Annotated[str, typer.Argument(metavar="one", help="A method, with options if wanted: bns,rate=0.1")],
     other: Annotated[str, typer.Argument(help="Another one.")],
     vary: Annotated[str, typer.Option(help="The variable and its bounds: --vary cluster.network_gbps=1:100")],
     scenario: Annotated[
