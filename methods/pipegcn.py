@@ -34,7 +34,8 @@ class Smooth(StrEnum):
 class Lanes(StrEnum):
     """How many exchanges may be under way at once."""
 
-    ONE = "one"  # of rows one, of gradients one; the paper's second stream
+    STREAM = "stream"  # one, of rows or of gradients: the paper's second stream
+    ONE = "one"  # of rows one, of gradients one
     LAYER = "layer"  # those of all layers: the released code has a thread for each
 
 
@@ -102,7 +103,8 @@ class _Pipelined(Epoch):
         return sent
 
     def _lane(self, lane: Lane, layer: int) -> Lane:
-        return Lane(lane.role, layer) if self.options.lanes is Lanes.LAYER else lane
+        lanes = {Lanes.STREAM: Lane.HALO, Lanes.ONE: lane, Lanes.LAYER: Lane(lane.role, layer)}
+        return lanes[self.options.lanes]
 
     def _smooths(self, layer: int, what: Smooth) -> bool:
         """Layer 0's rows never change, so there is nothing to smooth."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from training import Trained, metis_parts, reference_for, small_graph, spec_for, train
 
-from halocast.methods.pipegcn import Smooth, Warmup
+from halocast.methods.pipegcn import Lanes, Smooth, Warmup
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Kind
 
@@ -28,6 +28,21 @@ def test_without_lag_it_is_vanilla(tmp_path: Path) -> None:
     trained = pipelined(tmp_path / "lag0", options={"lag": 0})
     assert trained.run.losses == vanilla.run.losses
     assert trained.run.weight_hashes == vanilla.run.weight_hashes
+
+
+def test_how_many_exchanges_are_under_way_at_once_changes_no_number(tmp_path: Path) -> None:
+    """A stream for both, a lane each for rows and gradients, or a lane per layer: a run keeps to each of them."""
+    runs = {lanes: pipelined(tmp_path / lanes, options={"lanes": lanes}, epochs=5) for lanes in Lanes}
+    assert len({trained.run.weight_hashes for trained in runs.values()}) == 1
+    used = {
+        lanes: {str(span.lane) for span in trained.run.trace.spans if span.kind is Kind.EXCHANGE}
+        for lanes, trained in runs.items()
+    }
+    assert used == {
+        Lanes.STREAM: {"halo"},
+        Lanes.ONE: {"halo", "grad"},
+        Lanes.LAYER: {"halo", "halo.1", "halo.2", "grad.1", "grad.2"},
+    }
 
 
 @pytest.mark.parametrize("lag", [1, 2])
