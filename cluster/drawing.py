@@ -125,7 +125,7 @@ def _components(tree: "nx.Graph") -> list[list[str]]:
 
 
 def _height(tree: "nx.Graph", node: str) -> tuple[int, int]:
-    """The rank of a node in the tree: the spine, the network, other switches of a network, hosts, devices."""
+    """The level of a node in the tree: the spine, the network, other switches of a network, hosts, devices."""
     above = ("spine", "network", "leaf")
     if kind_of(node) in above:
         return above.index(kind_of(node)), 0

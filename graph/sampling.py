@@ -27,7 +27,7 @@ class Use(IntEnum):
 
 
 def stream(use: Use, seed: int, rank: int, epoch: int = 0) -> np.random.Generator:
-    """The random generator of one draw, by its seed, use and place."""
+    """The random generator of one draw: of a use, a seed, a rank and an epoch."""
     require(min(seed, rank, epoch) >= 0, f"sampling: seed, rank, epoch = {seed}, {rank}, {epoch}; legal: 0 or more")
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(use, rank, epoch))))
 

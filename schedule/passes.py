@@ -240,7 +240,7 @@ def _positive_cycle(edges: Dependences, weight: Floats, num_events: int) -> list
 
 
 def _first_equal(candidate: Floats, best: Floats, first: Ints) -> Ints:
-    """For every group of edges into one event, the index of the first edge that reaches the best value."""
+    """The index of the first edge that reaches the best value, for every group of edges into one event."""
     sizes = np.diff(np.r_[first, len(candidate)])
     hit = np.flatnonzero(candidate == np.repeat(best, sizes))
     group = np.repeat(np.arange(len(first)), sizes)[hit]

@@ -99,7 +99,7 @@ def _by_host(ranks: list[int], hosts: Callable[[int], int]) -> list[list[int]]:
 
 
 def tree_edges(hosts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, int]], int]:
-    """(child, parent) edges of a reduction tree and its depth: a chain per host, a binary tree of hosts."""
+    """Edges (child, parent) of a reduction tree and its depth: a chain per host, a binary tree of hosts."""
     chains = [edge for ranks in hosts for edge in ((b, a) for a, b in pairwise(ranks))]
     heads = [ranks[0] for ranks in hosts]
     binary = [(heads[k], heads[(k - 1) // 2]) for k in range(1, len(heads))]

@@ -63,7 +63,7 @@ class LinkRecord:
             self.change(links, np.full(len(links), now), load[links])
 
     def _sums(self, routes: Ints, values: Floats) -> Floats:
-        """For every link, the sum over the flows that use it."""
+        """The sum for every link over the flows that use it."""
         weights = np.repeat(values, routes.shape[1])
         num = len(self.capacity)
         sums = np.bincount(routes.ravel() - NO_LINK, weights, minlength=num + 1)
