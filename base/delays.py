@@ -21,7 +21,7 @@ class Delay:
 
 
 def delay_s(delays: tuple[Delay, ...], seed: int, rank: int, epoch: int) -> float:
-    """What a rank loses in an epoch; the same whatever else is run or simulated."""
+    """Seconds that a rank loses in an epoch to its delays; the same whatever else is run or simulated."""
     total = 0.0
     for k, delay in enumerate(delays):
         if delay.rank == rank:

@@ -5,15 +5,15 @@ from difflib import get_close_matches
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong; the message names the value, the legal ones and the place."""
+    """Input of the user that is wrong; the message names the value, the legal ones and the place."""
 
 
 class MachineError(InputError):
-    """A described machine cannot work: no way between two devices, a link without bandwidth."""
+    """A described machine that cannot work: no way between two devices, a link without bandwidth."""
 
 
 class RunError(RuntimeError):
-    """Legal input, but the work could not be finished (a rank died, a wait timed out)."""
+    """Work on legal input that could not be finished (a rank died, a wait timed out)."""
 
 
 def unknown(what: str, value: str, legal: Iterable[str], where: str = "") -> InputError:

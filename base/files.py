@@ -38,6 +38,6 @@ def whole_directory(path: Path) -> Iterator[Path]:
 
 
 def cache_dir() -> Path:
-    """Where derived data (partitions) is kept between runs: $HALOCAST_CACHE, else the user's cache."""
+    """The directory where derived data (partitions) is kept between runs: $HALOCAST_CACHE, else the user's cache."""
     root = os.environ.get("HALOCAST_CACHE")
     return Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "halocast"

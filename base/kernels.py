@@ -27,7 +27,7 @@ class Numbers(StrEnum):
 
     @property
     def master(self) -> "Numbers":
-        """What weights and their steps are kept in, where rows and products have these numbers."""
+        """The numbers in which weights and their steps are kept, where rows and products have these."""
         return Numbers.FLOAT32 if self is Numbers.BFLOAT16 else self
 
 

@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-    """What every number of a field has to be, in a condition and in words."""
+    """A rule that every number of a field has to keep, as a condition and in words."""
 
     holds: Callable[[float], bool]
     says: str
 
 
 class Unit(NamedTuple):
-    """Another unit: the end of its keys, and its factor to SI as a quotient (10 / 1e6 is exact, 10 * 1e-6 is not)."""
+    """A unit other than SI: the end of its keys, and its factor as a quotient (10 / 1e6 is exact, 10 * 1e-6 is not)."""
 
     end: str
     times: float
@@ -64,7 +64,7 @@ FlopRate = Annotated[float, ABOVE_0, FLOP_RATE]
 
 
 class FieldError(InputError):
-    """A number of a record breaks a rule of its field."""
+    """The error of a number that breaks a rule of its field."""
 
     def __init__(self, name: str, value: float, says: str) -> None:
         super().__init__(name, value, says)  # all of them, so that it can be pickled
@@ -95,7 +95,7 @@ def _rules(cls: type) -> tuple[tuple[str, tuple[Rule, ...]], ...]:
 
 
 def _notes(hint: Any) -> Iterator[Any]:
-    """What is annotated to a type, or to an arm of a union."""
+    """The annotations of a type, or of an arm of a union."""
     if get_origin(hint) is Annotated:
         yield from hint.__metadata__
     elif isinstance(hint, types.UnionType) or get_origin(hint) is Union:
@@ -166,7 +166,7 @@ def _spellings(cls: type) -> Mapping[str, tuple[str, Unit | None]]:
 
 
 def convert(hint: Any, value: Any, where: str, unit: Unit | None = None) -> Any:
-    """`value` as the type `hint`, or an InputError; an int serves as a float, a list as a tuple.
+    """Convert `value` to the type `hint`, or raise an InputError; an int serves as a float, a list as a tuple.
 
     A value in another unit than the field's becomes one in SI units, rounded where the field is a whole number.
     """

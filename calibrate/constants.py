@@ -92,7 +92,7 @@ def make_profile(origin: Made, points: Sequence[MeasuredPoint]) -> tuple[Profile
 
 
 def _with_crowd(point: MeasuredPoint, measured: int) -> MeasuredPoint:
-    """An op with how far the cores were busy when it ran; kernels alone were measured with none beside them."""
+    """The point with how far cores were busy when its op ran; kernels alone were measured with none beside them."""
     return replace(point, note={**point.note, "crowd": crowd_of(point.note.get("ranks", 1), measured)})
 
 
@@ -175,7 +175,7 @@ def _with_steps(messages: MessageCosts | None, extra_s: float) -> MessageCosts |
 
 
 def _core_prices(exchanges: Sequence[MeasuredPoint]) -> dict[str, float]:
-    """What a message and a byte take of the cores, both ends together; nothing where cores were not looked at."""
+    """Core-seconds that a message and a byte take, both ends together; nothing where cores were not looked at."""
     counted = [
         MeasuredPoint(
             group="cores",
@@ -201,7 +201,7 @@ def _slowdown(points: Sequence[MeasuredPoint], kind: str) -> float:
 def fit_ops(
     bare: Measured, points: Sequence[MeasuredPoint], most_bytes: float
 ) -> tuple[Overhead, dict[str, float], float, list[FitQuality]]:
-    """What handlers cost beyond their kernels, what kernels cost in ops, and how many bytes the caches keep (no more
+    """The cost of handlers beyond their kernels, of kernels in ops, and how many bytes the caches keep (no more
     than there are), from two thirds of the ops that ran; the others show how true the sum is."""
     empty = {p.kind: p.seconds for p in points if p.group == "interpreter"}
     op_s, communication_s = empty.get("op", 0.0), empty.get("communication_op", 0.0)
@@ -219,7 +219,7 @@ def fit_ops(
 
 
 def _split_ops(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], list[MeasuredPoint]]:
-    """(to fit, held out), some of each kind of op: a kernel that only rare ops have would go without its factor."""
+    """Split ops (to fit, held out), some of each kind: a kernel that only rare ops have would go without its factor."""
     by_verb: dict[str, list[MeasuredPoint]] = {}
     for point in points:
         by_verb.setdefault(str(point.note["what"]).partition(" ")[0], []).append(point)
@@ -230,7 +230,7 @@ def _split_ops(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], li
 def _in_context(
     measured: Measured, points: Sequence[MeasuredPoint]
 ) -> tuple[float, float, tuple[float, float], dict[str, float]]:
-    """(how bad it is, bytes that caches keep, (seconds of a handler, of a kernel in it), factors of kinds) that explain
+    """The (misfit, bytes that caches keep, (seconds of a handler, of a kernel in it), factors of kinds) that explain
     ops best with such caches.
 
     A kernel in an op does not take what it takes alone: its results need new memory, autograd keeps its operands. How
@@ -291,7 +291,7 @@ def _seconds_by_kind(measured: Measured, point: MeasuredPoint) -> dict[str, floa
 
 
 def _op_rows(residuals: list[Residual], num_seen: int) -> list[FitQuality]:
-    """Real ops against the sum of their kernels: all together, and by model and verb; of those held out."""
+    """Rows on real ops against the sum of their kernels: all together, and by model and verb; of those held out."""
     by_what: dict[str, list[Residual]] = {}
     for residual in sorted(residuals, key=lambda residual: str(residual.point.note["what"])):
         by_what.setdefault(f"  {residual.point.note['what']}", []).append(residual)

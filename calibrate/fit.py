@@ -69,7 +69,7 @@ def error_quantiles(residuals: Sequence[Residual]) -> tuple[float, float]:
 
 
 def split(points: Sequence[MeasuredPoint]) -> tuple[list[MeasuredPoint], list[MeasuredPoint]]:
-    """(to fit, held out): every third by size, never the smallest or the largest."""
+    """Split points (to fit, held out); every third by size is held out, never the smallest or the largest."""
     ordered = sorted(points, key=lambda point: (point.seconds, point.dims))
     held = {k for k in range(len(ordered)) if k % HELD_OUT == 1 and k < len(ordered) - 1}
     return [p for k, p in enumerate(ordered) if k not in held], [ordered[k] for k in sorted(held)]

@@ -25,7 +25,7 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Where, when and with what a profile was measured."""
+    """The origin of a profile: where, when and with what it was measured."""
 
     date: str
     host: str
@@ -76,7 +76,7 @@ class MessageCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Of the executor: an op's, a communication's, and a kernel's in an op beyond what it takes alone."""
+    """Seconds that the executor adds to an op, to a communication, and to a kernel in an op."""
 
     op_s: float = 0.0
     communication_op_s: float = 0.0
@@ -114,7 +114,7 @@ class Profile:
 
     @property
     def source(self) -> str:
-        """The file, and when and where it was measured."""
+        """The profile's file, and when and where it was measured, as text."""
         return f"{self.path} ({self.table.made.date}, {self.table.made.host})"
 
 
@@ -239,7 +239,7 @@ def _transports(cluster: Cluster, profile: Profile) -> dict[str, Any]:
 
 
 def _cables(cluster: Cluster, profile: Profile) -> dict[str, Any]:
-    """MessageCosts between emulated hosts were measured with the cables in their way, so those add no latency."""
+    """Changes to the cables between emulated hosts: messages were measured over them, so they add no latency."""
     if cluster.nic is None or profile.table.emulated is None or not _emulated(cluster):
         return {}
     return {"nic": replace(cluster.nic, latency_s=0.0)}
@@ -250,12 +250,12 @@ def _emulated(cluster: Cluster) -> bool:
 
 
 def _messages_on(profile: Profile, cluster: Cluster) -> MessageCosts | None:
-    """Those between emulated hosts, where the cluster has such."""
+    """The costs of messages on a cluster: those between emulated hosts, where it has such."""
     return (profile.table.emulated if _emulated(cluster) else None) or profile.table.messages
 
 
 def _compute_slowdown(messages: MessageCosts, cluster: Cluster) -> float:
-    """As measured at full speed; in proportion where NICs let bytes move slower, and so take less of the cores."""
+    """The slowdown of compute: as measured, or less where NICs let bytes move slower and so take less of the cores."""
     full = messages.stream_bytes_per_s / max(1.0, messages.transfer_slowdown)
     slow = cluster.nic is not None and cluster.num_hosts > 1
     share = min(1.0, cluster.nic.bytes_per_s / full) if slow and cluster.nic is not None else 1.0
@@ -279,7 +279,7 @@ def outside_range(schedule: Schedule, cluster: Cluster) -> list[str]:
 
 
 def _not_measured(schedule: Schedule, cluster: Cluster) -> Iterable[str]:
-    """Numbers that no profile is measured with, one line each."""
+    """Lines about the types of numbers that no profile is measured with, one each."""
     ops = [op for op in schedule.ops if cluster.device(op.rank).measured is not None]
     used = {kernel.numbers for op in ops for kernel in op.work.kernels}
     for numbers in sorted(used - {Numbers.FLOAT32, Numbers.FLOAT64}):
@@ -308,6 +308,6 @@ def write_profile(path: Path, table: ProfileTable) -> None:
 
 
 def format_profile(table: ProfileTable) -> str:
-    """The file, with every digit of its numbers."""
+    """The TOML text of a profile, with every digit of its numbers."""
     head = "# Measured by `halocast calibrate`; seconds per unit of each term. The points are beside this file.\n"
     return head + tomli_w.dumps(without_none(asdict(table)))

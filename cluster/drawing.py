@@ -28,7 +28,7 @@ class Branch:
 
 
 def draw_text(cluster: Cluster) -> str:
-    """One line per node, equal neighbours on one line: of these the first one's branches are shown."""
+    """The cluster as text, a line per node; equal neighbours share one, and the first one's branches are shown."""
     branches = forest(cluster, places(build_topology(cluster)))
     return "\n".join(_lines(branches, "", top=True))
 
@@ -125,7 +125,7 @@ def _components(tree: "nx.Graph") -> list[list[str]]:
 
 
 def _height(tree: "nx.Graph", node: str) -> tuple[int, int]:
-    """Where a node stands: the spine, the network, other switches of a network, hosts, devices."""
+    """The level of a node in the tree: the spine, the network, other switches of a network, hosts, devices."""
     above = ("spine", "network", "leaf")
     if kind_of(node) in above:
         return above.index(kind_of(node)), 0

@@ -52,14 +52,14 @@ class Per(StrEnum):
 
 
 class Streams(StrEnum):
-    """What has the rate of a stream for itself."""
+    """The unit of traffic that has the rate of a stream for itself."""
 
     MESSAGE = "message"  # each message: the rate is that of the thread that copies and sends it
     PAIR = "pair"  # all that goes from one rank to another at a time: the rate is that of their socket
 
 
 class Summing(StrEnum):
-    """How an all-reduce goes about it."""
+    """The algorithm by which an all-reduce sums."""
 
     RING = "ring"  # 2(P-1) steps, each rank sends 2(P-1)/P of the payload
     TREE = "tree"  # 2 log2 P steps, the whole payload up and down
@@ -73,7 +73,7 @@ class AllToAll(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency(Checked):
-    """What kernels reach of a device's peaks; one set for the whole catalogue."""
+    """Shares of a device's peaks that kernels reach; one set for the whole catalogue."""
 
     flops: Share
     gemm_tile: Count
@@ -85,7 +85,7 @@ class Efficiency(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device(Checked):
-    """What computes for a rank: a GPU, or a core of a CPU."""
+    """A device that computes for a rank: a GPU, or a core of a CPU."""
 
     name: str
     source: str
@@ -113,7 +113,7 @@ class Device(Checked):
 
     @property
     def pcie_bytes_per_s(self) -> float | None:
-        """The peak of its slot, in one direction."""
+        """Peak bytes per second of the device's PCIe slot, in one direction."""
         if self.pcie_generation is None or self.pcie_lanes is None:
             return None
         return self.pcie_lanes * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
@@ -238,7 +238,7 @@ class Nccl(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price(Checked):
-    """What a host costs while it is rented, whole; a list price is what it was on its date."""
+    """The price of a host while it is rented, whole; a list price is what it was on its date."""
 
     per_host_hour: Positive
     date: str

@@ -23,7 +23,7 @@ LANE_WIDTH = 16  # columns a vector unit computes at once
 
 
 def beyond(num_bytes: float) -> Terms:
-    """The bytes after each size: seconds are then a convex line with a bend at every one."""
+    """Terms of the bytes beyond each size of BEYOND: seconds are then a convex line with a bend at every one."""
     return {f"byte_beyond_{size // 1024}k": max(0.0, num_bytes - size) for size in BEYOND}
 
 
@@ -44,7 +44,7 @@ def _indexed(dims: Dims, itemsize: int) -> Terms:
 
 
 def _product(dims: Dims, itemsize: int) -> Terms:
-    """Multiply-adds, again those of results too narrow for vector units, which take far longer, and the operands."""
+    """Terms of a product: multiply-adds, again those of results too narrow for vector units (far slower), operands."""
     m, k, n = dims
     flops = 2 * m * k * n * itemsize / FLOAT_BYTES
     return {
@@ -154,7 +154,7 @@ class Measured:
         return replace(self, cold=cold)
 
     def seconds(self, kind: str, dims: Dims, itemsize: int) -> float:
-        """What a kernel takes in an op."""
+        """Seconds that a kernel takes in an op."""
         cold, warm = self.fit(kind), _find(self.warm, kind)
         require(cold is not None, f"the profile has no {kind}: measure again (halocast calibrate --fresh)")
         assert cold is not None
@@ -170,7 +170,7 @@ class Measured:
         return context * (1 + self.crowd * (_factor(self.busy, kind) - 1))
 
     def store_s(self, num_bytes: int) -> float:
-        """What a core takes to copy rows to or from the store of its host; nothing where that was not measured."""
+        """Seconds of a core to copy rows to or from the store of its host; 0 where that was not measured."""
         return 0.0 if self.store is None else self.store.seconds((num_bytes,), FLOAT_BYTES)
 
 
@@ -180,7 +180,7 @@ def crowd_of(together: int, measured: int) -> float:
 
 
 def share_of_caches(measured: int, together: int) -> float:
-    """What a rank has of the caches that a rank had when so many were measured: more ranks of a machine divide them."""
+    """The share of its measured caches that a rank has now: more ranks of a machine than were measured divide them."""
     return min(1.0, measured / together)
 
 

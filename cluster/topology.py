@@ -215,7 +215,7 @@ def _require_trees(topology: Topology) -> None:
 
 
 def _half_way(link: Link) -> Link:
-    """Half of a way through a switch, for latencies that are stated from end to end."""
+    """A link of half the latency, half of a way through a switch, for latencies that are stated from end to end."""
     return Link(bytes_per_s=link.bytes_per_s, latency_s=link.latency_s / 2)
 
 

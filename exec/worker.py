@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """A rank whose launcher was killed has nobody to tell, and peers that will not come."""
+    """End the process once its launcher is gone: such a rank has nobody to tell, and peers that will not come."""
     while os.getppid() == parent:
         time.sleep(PROGRESS_EVERY_S)
     os._exit(1)
@@ -176,7 +176,7 @@ def _join(job: Job, num_ranks: int) -> dict[tuple[Lane, tuple[int, ...]], Any]:
 
 
 def _lane_setup(device: Seam, threads: int) -> Callable[[Lane], None]:
-    """Each lane is a thread; a device may have a stream for it."""
+    """What the thread of a lane does first; a device may have a stream for it."""
 
     def enter(lane: Lane) -> None:
         if lane != Lane.COMPUTE and not device.stages:
@@ -199,7 +199,7 @@ def _ending(state: RankState) -> Callable[[Op], None]:
 
 
 def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> dict[int, list[list[float]]]:
-    """All epochs, stopping the clock wherever an exact evaluation is due; returns scores by epoch."""
+    """Train all epochs, stopping the clock wherever an exact evaluation is due; returns scores by epoch."""
     settings = state.job.settings
     length = settings.eval_every or settings.epochs
     barrier(state.link, "the start")
@@ -220,7 +220,7 @@ def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: 
 
 
 def _progress(directory: Path, rank: int) -> Callable[[int], None]:
-    """Rank 0 leaves the number of finished epochs in the job for whoever shows it."""
+    """A call by which rank 0 leaves the number of finished epochs in the job for whoever shows it."""
     if rank != 0:
         return lambda epoch: None
     last = [0.0]
@@ -258,7 +258,7 @@ def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: d
 
 
 def _peak_memory(device: torch.device) -> int:
-    """On a GPU what torch allocated; on the CPU the process's largest resident set (interpreter and torch included)."""
+    """Peak bytes: what torch allocated on a GPU; on the CPU the largest resident set (with interpreter and torch)."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -62,7 +62,7 @@ def ways_of_graph(graph: Graph, chunks: Assignment, num_ways: int) -> WayHalo:
 
 
 def needed_rows(parts: Sequence[Part], num_ways: int) -> list[list[Ints]]:
-    """For every chunk and way, which rows of the chunk (from 0) chunks of the way need; none for its own way."""
+    """The rows of every chunk (from 0) that chunks of each way need, by chunk and way; none for its own way."""
     own, rows = len(parts) // num_ways, []
     for number, part in enumerate(parts):
         users = [_used(parts[way * own : (way + 1) * own], number) for way in range(num_ways)]
@@ -108,7 +108,7 @@ def whole(parts: Sequence[Part], rank: int) -> Part:
 
 
 def table_rows(parts: Sequence[Part]) -> list[np.ndarray]:
-    """For every chunk, where the rows of its halo nodes are in the table of all nodes."""
+    """The places of every chunk's halo rows in the table of all nodes."""
     inner = np.concatenate([part.inner for part in parts])
     place = np.empty(len(inner), np.int64)
     place[inner] = np.arange(len(inner))

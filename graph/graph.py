@@ -30,7 +30,7 @@ MAX_NODES = 2**31 - 1  # columns are int32: half the memory traffic of an SpMM's
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Graph:
-    """CSR by destination: row v holds the sources v aggregates, ascending, unique, itself exactly once."""
+    """A graph as CSR by destination: row v holds the sources v aggregates, ascending, unique, itself exactly once."""
 
     name: str
     indptr: Ints
@@ -64,12 +64,12 @@ class Graph:
 
     @property
     def in_degree(self) -> Ints:
-        """Row lengths, self-loop included."""
+        """In-degree of every node (row lengths), self-loop included."""
         return np.diff(self.indptr)
 
     @property
     def out_degree(self) -> Ints:
-        """Column counts, self-loop included."""
+        """Out-degree of every node (column counts), self-loop included."""
         return np.bincount(self.indices, minlength=self.num_nodes).astype(np.int64, copy=False)
 
     @property
@@ -174,7 +174,7 @@ from_edges = Graph.from_edges
 
 
 def _array(value: Any) -> NDArray[Any]:
-    """What a library keeps as a tensor, on whichever device, as an array."""
+    """The array behind a library's tensor, on whichever device it lies."""
     return np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
 
 
@@ -207,12 +207,12 @@ def _from_arrays(
 
 
 def _first_split(mask: NDArray[Any]) -> NDArray[Any]:
-    """Some datasets come with ten splits, one per column."""
+    """The first split of a mask; some datasets come with ten, one per column."""
     return mask[:, 0] if mask.ndim == 2 else mask
 
 
 def stratified_masks(labels: Labels, seed: int = 0) -> tuple[Mask, Mask, Mask]:
-    """60/20/20 inside every class; unlabelled nodes are in no mask; several labels per node: 60/20/20 overall."""
+    """Masks of 60/20/20 % inside every class, overall if nodes have several labels; unlabelled nodes are in none."""
     strata = np.zeros(len(labels), np.int64) if labels.ndim == 2 else labels
     order = np.lexsort((np.random.default_rng((seed, SPLIT_STREAM)).random(len(labels)), strata))
     sizes = np.bincount(strata + 1)
@@ -232,7 +232,7 @@ def adjacency(graph: Graph) -> sp.csr_matrix:
 
 
 def canonical_csr(src: ArrayLike, dst: ArrayLike, num_nodes: int, name: str = "graph") -> tuple[Ints, Columns]:
-    """`indptr, indices` by destination: sorted, unique, every self-loop replaced by exactly one per node."""
+    """The CSR `indptr, indices` by destination: sorted, unique, every self-loop replaced by exactly one per node."""
     require(0 < num_nodes <= MAX_NODES, f"{name}: {num_nodes} nodes; legal: 1 to {MAX_NODES}")
     source = _tidy_ends(src, num_nodes, name, "source")
     target = _tidy_ends(dst, num_nodes, name, "destination")

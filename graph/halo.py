@@ -35,7 +35,7 @@ REFERENCE_PARTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """A share of every part's halo rows is kept there, chosen by a policy."""
+    """A cache that keeps a share of every part's halo rows, chosen by a policy."""
 
     fraction: float
     policy: CachePolicy
@@ -77,7 +77,7 @@ class PartEdges:
 
 
 def _chosen(cached: Cached, part: Part, inclusion: Reals) -> Reals:
-    """1 for rows in the cache; where it takes any, the share of rows it takes."""
+    """Marks of halo rows: 1 for those in the cache; where it takes any, the share of rows it takes."""
     if cached.policy is CachePolicy.RANDOM:
         size = int(drawn_counts(np.array([part.num_halo]), cached.fraction)[0])
         return np.full(part.num_halo, size / max(part.num_halo, 1))
@@ -86,7 +86,7 @@ def _chosen(cached: Cached, part: Part, inclusion: Reals) -> Reals:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LikelyEdges:
-    """One law for the rows of all owners."""
+    """Local edges of halo rows by one law for the rows of all owners."""
 
     law: EdgeLaw
     num_inner: int
@@ -300,7 +300,7 @@ def shares(num_parts: int, spread: float, bend: float) -> Reals:
 
 
 def bounded_shares(totals: Reals, weights: Reals, bounds: Reals) -> Reals:
-    """Columns summing to `totals`, proportional to `weights` where `bounds` allow it (water-filling).
+    """Fill columns summing to `totals`, proportional to `weights` where `bounds` allow it (water-filling).
 
     `weights` and `bounds` are [rows, columns] with bound 0 where weight is 0; every total must fit its bounds.
     """
@@ -329,7 +329,7 @@ def whole(columns: Reals, totals: Ints, bounds: Ints) -> Ints:
 
 
 def divide(total: int, weights: Reals, bounds: Ints) -> Ints:
-    """`total` over parts in proportion to weights, each at most its bound, the sum exact."""
+    """Divide `total` over parts in proportion to weights, each at most its bound, the sum exact."""
     require(total <= int(bounds.sum()), f"{total} does not fit bounds that sum to {int(bounds.sum())}")
     totals = np.array([total])
     ceiling = bounds[:, None]

@@ -29,7 +29,7 @@ METIS_REACH = {2: 0.17, 4: 0.17, 8: 0.18, 16: 0.16, 32: 0.14}
 
 
 def optimal_probabilities(indptr: Ints, importance: Reals, budget: Reals) -> Reals:
-    """Per row i, the p that minimise Σ_j s_ij²/p_ij with Σ_j p_ij = budget_i and p_ij ≤ 1, where s is `importance`.
+    """Rows i of the p that minimise Σ_j s_ij²/p_ij with Σ_j p_ij = budget_i and p_ij ≤ 1, where s is `importance`.
 
     p_ij = min(1, s_ij/λ_i). The sorted closed form finds how many entries stay below 1; here entries above 1 are set
     to 1 and the rest of the budget is divided again until none is above, which ends at the same p without sorting:
@@ -53,7 +53,7 @@ def optimal_probabilities(indptr: Ints, importance: Reals, budget: Reals) -> Rea
 
 
 def _divided(s: Reals, lengths: Ints, wanted: Reals) -> Reals:
-    """1 from a row's least cut entry on, else budget·s/total of what is not cut; zeros that are left share evenly."""
+    """Probabilities: 1 from a row's least cut entry on, else budget·s/total of the others; zeros left share evenly."""
     total, budget, left = np.zeros(len(lengths)), wanted.copy(), lengths.copy()
     least = np.full(len(lengths), np.inf)
     rows, rest, sizes = np.arange(len(lengths)), s, lengths
@@ -213,7 +213,7 @@ _REACHES: dict[str, Callable[[int, int], float]] = {
 
 
 class Odds(Protocol):
-    """What a sampling rule makes of a part, or of a law where there is none."""
+    """Odds that a sampling rule gives the edges of a part, or of a law where there is no part."""
 
     def of(self, part: Part) -> Reals:
         """The probability of every local entry before anything is known of the rows."""
@@ -263,7 +263,7 @@ class Important:
         return edge_probabilities(part, scaled[part.indices], self)
 
     def of_law(self, law: EdgeLaw, inner_share: float) -> Reals:
-        """Budgets and shares of a mean node. Sources of edges have a degree the more often, the higher it is."""
+        """Probabilities as for a mean node. Sources of edges have a degree the more often, the higher it is."""
         weights = law.weights * law.degrees
         total = float(weights.sum()) or 1.0
         p = float(law.weights @ self.kept(law.degrees)) / total

@@ -63,14 +63,14 @@ def _check(graph: Graph, num_parts: int, partitioner: str, objective: str, balan
 
 
 def random_assignment(num_nodes: int, num_parts: int, seed: int) -> Assignment:
-    """A shuffle of equal shares."""
+    """Assign nodes to parts by a shuffle of equal shares."""
     # A stream of its own: with the bare seed, the shuffle would repeat the communities of a synthetic graph.
     rng = np.random.default_rng((seed, RANDOM_STREAM))
     return rng.permutation(np.arange(num_nodes, dtype=np.int32) % np.int32(num_parts))
 
 
 def metis(graph: Graph, num_parts: int, objective: str, balance: str, seed: int) -> tuple[int, Assignment]:
-    """METIS k-way: its objective value (Vol or cut edges) and the assignment, which may leave a part empty."""
+    """Run METIS k-way: its objective value (Vol or cut edges) and the assignment, which may leave a part empty."""
     import pymetis  # here, so that importing halocast.graph stays light
 
     kind = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT

@@ -18,7 +18,7 @@ from halocast.graph.parts import Part
 
 
 class Use(IntEnum):
-    """What a stream is for; draws of different uses are independent. The numbers name the streams: never renumber."""
+    """The use of a random stream; those of different uses are independent. The numbers name them: never renumber."""
 
     BOUNDARY = 0
     EDGES = 1
@@ -27,7 +27,7 @@ class Use(IntEnum):
 
 
 def stream(use: Use, seed: int, rank: int, epoch: int = 0) -> np.random.Generator:
-    """The generator of one draw."""
+    """The random generator of one draw: of a use, a seed, a rank and an epoch."""
     require(min(seed, rank, epoch) >= 0, f"sampling: seed, rank, epoch = {seed}, {rank}, {epoch}; legal: 0 or more")
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(use, rank, epoch))))
 
@@ -49,7 +49,7 @@ class Picked:
         return self.ids[self.offsets[peer] : self.offsets[peer + 1]]
 
     def places(self, lists: Ints) -> Ints:
-        """Where the rows stand among all rows; `lists` is send_offsets at the owner, halo_offsets at the receiver."""
+        """Places of picked rows among all; `lists` is send_offsets at the owner, halo_offsets at the receiver."""
         return self.ids + np.repeat(lists[:-1], self.counts)
 
     def scale(self, lists: Ints) -> Reals:
@@ -58,7 +58,7 @@ class Picked:
 
 
 def joined(ids: Sequence[Ints]) -> Picked:
-    """What was picked, from one message per peer."""
+    """Join the ids of picked rows that came in one message per peer."""
     offsets = np.concatenate(([0], np.cumsum([len(some) for some in ids]))).astype(np.int64)
     return Picked(np.concatenate((np.empty(0, np.int64), *ids)), offsets)
 
@@ -70,7 +70,7 @@ def picked(rows: Ints, lists: Ints) -> Picked:
 
 
 def drawn_counts(counts: Ints, rate: float) -> Ints:
-    """⌊rate·count⌋: how many rows a draw takes, the one rounding for owner, receiver and simulator.
+    """The number ⌊rate·count⌋ of rows that a draw takes, the one rounding for owner, receiver and simulator.
 
     As for the decimal number that was typed: 0.29 of 100 is 29, although the product of floats is just below.
     """
@@ -87,7 +87,7 @@ def draw_boundary(send_offsets: Ints, rate: float, *, seed: int, rank: int, epoc
 
 
 def _smallest(keys: Reals, count: int) -> Ints:
-    """Where the `count` smallest keys are, ascending."""
+    """The places of the `count` smallest keys, ascending."""
     if count in (0, len(keys)):
         return np.arange(count, dtype=np.int64)
     return np.sort(np.argpartition(keys, count)[:count])
@@ -146,7 +146,7 @@ def draw_edges(p: Reals, *, seed: int, rank: int, epoch: int) -> Mask:
 
 
 class Weighting(StrEnum):
-    """What a sampled term is multiplied by; the mean still divides by the full degree."""
+    """The factor that a sampled term is multiplied by; the mean still divides by the full degree."""
 
     INVERSE = "inverse"  # 1/p: unbiased
     SAMPLED_DEGREE = "sampled_degree"  # degree ÷ sampled degree: the plain mean of what was sampled, biased

@@ -70,7 +70,7 @@ def _check(nodes: int, degree: float, skew: float, classes: int, features: int, 
 def _draw_edges(
     rng: np.random.Generator, weights: Floats, labels: Ints, mixing: float, wanted: int, directed: bool
 ) -> Ints:
-    """`wanted` distinct edges as keys (undirected: smaller end first): surplus draws replace duplicates."""
+    """Draw `wanted` distinct edges as keys (undirected: smaller end first): surplus draws replace duplicates."""
     n = len(weights)
     sampler = _WeightedEnds(weights, labels)
     keys = np.empty(0, np.int64)
@@ -106,7 +106,7 @@ class _WeightedEnds:
         self.low = np.concatenate(([0.0], self.high[:-1]))
 
     def pairs(self, rng: np.random.Generator, count: int, mixing: float) -> tuple[Ints, Ints]:
-        """`count` pairs of node ids."""
+        """Draw `count` pairs of node ids."""
         # Sorted first ends walk the line once and keep the second ends' look-ups inside one community.
         first = self._at(np.sort(rng.random(count)) * self.line[-1])
         home = self.community[first]

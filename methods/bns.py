@@ -23,7 +23,7 @@ from halocast.schedule.ir import Matrix, Numbers, Op, Schedule
 
 
 class What(StrEnum):
-    """What is drawn; the other two drop as many edges as go with the nodes."""
+    """The things that are drawn: nodes; the other two drop as many edges as go with the nodes."""
 
     NODES = "nodes"
     EDGES = "edges"  # those from halo nodes
@@ -80,13 +80,13 @@ def _epoch(full: PartOps, some: Halo, options: Options) -> "_Sampled":
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampled(SampledEpoch):
-    """As vanilla, after the draw; the graph is rebuilt when a layer needs it first."""
+    """An epoch like vanilla's after the draw; the graph is rebuilt when a layer needs it first."""
 
     def begin(self) -> list[Op]:
         return [self.sample(()), self.exchange_ids()]
 
     def rows_made(self, layer: int) -> After:
-        """Features wait for the draw alone, which is this epoch's."""
+        """The waits of a layer's input rows; features wait for the draw alone, which is this epoch's."""
         return super().rows_made(layer) if layer else ()
 
     def fetch(self, layer: int) -> list[Op]:

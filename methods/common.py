@@ -101,7 +101,7 @@ class PartOps:
         return self.compute("loss", kernels, (f"h.{last}",), (f"gh.{last}",), ())
 
     def backward(self, layer: int, after: tuple[tuple[str, int], ...] = ()) -> Op:
-        """Gradients of layer `layer`; first adds what other ranks sent back for its output rows."""
+        """The op of the gradients of layer `layer`; first adds what other ranks sent back for its output rows."""
         received = (f"gsent.{layer + 1}",) if self.returns(layer + 1) else ()
         added = arithmetic.add_rows(self.num_sent, self.spec.widths[layer + 1]) if received else ()
         writes = [f"gh.{layer}"] if layer > 0 else []
@@ -131,7 +131,7 @@ class PartOps:
         return self.compute("step", arithmetic.step(self.spec), ("grads",), ("weights",), after)
 
     def exchange(self, layer: int, after: tuple[tuple[str, int], ...]) -> Op:
-        """Rows of h.layer that other parts need, into their halo.layer."""
+        """The op that sends rows of h.layer that other parts need into their halo.layer."""
         width = self.spec.widths[layer]
         return self._exchange(
             f"exchange.{layer}",
@@ -143,7 +143,7 @@ class PartOps:
         )
 
     def exchange_grad(self, layer: int, after: tuple[tuple[str, int], ...]) -> Op:
-        """Partial gradients of halo rows, back to the ranks that own them; already contiguous, nothing to pack."""
+        """The op that sends partial gradients of halo rows to their owners; already contiguous, nothing to pack."""
         names = (f"ghalo.{layer}", f"gsent.{layer}")
         return self._exchange(f"exchange_grad.{layer}", self.spec.widths[layer], True, (), names, after)
 
@@ -226,7 +226,7 @@ class PartOps:
         return Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, role=role, bits=bits)
 
     def _scratch_bytes(self) -> int:
-        """What the op that needs most takes while it runs; an allocator keeps it for the next."""
+        """Bytes that the op that needs most takes while it runs; an allocator keeps them for the next."""
         layers = range(self.spec.layers)
         return max(arithmetic.scratch_numel(self.spec, layer, self.size) for layer in layers) * self.itemsize
 

@@ -30,7 +30,7 @@ WEIGHTS = "server"  # the weights in the store
 
 
 class Average(StrEnum):
-    """How much a rank's weights count."""
+    """The rule for how much a rank's weights count in the average."""
 
     TRAIN = "train"  # as its share of the train nodes: with plain gradient descent, the step of the whole gradient
     PLAIN = "plain"  # all alike
@@ -101,7 +101,7 @@ class _Stored(Epoch):
 
     @property
     def begins(self) -> After:
-        """What an epoch waits for: the weights."""
+        """The waits of an epoch's beginning: the weights."""
         if self.part.alone:
             return ()
         return (("fetch", 0),) if self.free else (("average", 1),)
@@ -110,7 +110,7 @@ class _Stored(Epoch):
         return [self._fetch()] if self.free else []
 
     def fetch(self, layer: int) -> list[Op]:
-        """Own rows into the store beside the layer, and halo rows out of it beside the layer before."""
+        """The ops that push own rows into the store beside the layer, and pull halo rows beside the layer before."""
         return [self._push(layer), self._pull(layer)] if self.part.exchanges(layer) else []
 
     def forward(self, layer: int) -> Op:
@@ -122,7 +122,7 @@ class _Stored(Epoch):
         return [self.part.step(), *shared]
 
     def _pull(self, layer: int) -> Op:
-        """What was pushed up to the epoch before; synchronous ranks have all pushed by the time they averaged."""
+        """The op that pulls what was pushed up to the epoch before; synchronous ranks average after all have pushed."""
         begins = ((f"forward.{layer - 2}", 0),) if layer >= 2 else self.begins
         waits = ((f"push.{layer}", 1), *begins)
         num_bytes = self.part.size.num_halo * self.part.spec.widths[layer] * self.part.itemsize
@@ -138,7 +138,7 @@ class _Stored(Epoch):
         return replace(op, every=self.options.interval, offset=1 % self.options.interval)
 
     def _fetch(self) -> Op:
-        """The newest weights, once the own last step is among them."""
+        """The op that pulls the newest weights, once the own last step is among them."""
         assert isinstance(self.options, AsyncOptions)
         work = Pull(num_bytes=self.part.weight_bytes, bound=self.options.bound)
         return self._stored("fetch", Lane.REDUCE, work, (WEIGHTS, "weights"), (("deliver", 1),))
@@ -160,12 +160,12 @@ class _Stored(Epoch):
 
     @property
     def _ends(self) -> After:
-        """What an epoch's end waits for: whoever sees the weights that come of it also finds the rows pushed in it."""
+        """The waits of an epoch's end: whoever sees the weights that come of it also finds the rows pushed in it."""
         layers = [layer for layer in range(1, self.part.spec.layers) if self.part.exchanges(layer)]
         return (("step", 0), *((f"push.{layer}", 0) for layer in layers))
 
     def loss(self) -> list[Op]:
-        """Of the rank's own train nodes on average, not its share of the global one: it steps by itself."""
+        """The mean loss of the rank's own train nodes, not its share of the global one: it steps by itself."""
         op, train = self.part.loss(), self.part.halo.num_train
         own = int(train[self.part.rank])
         return [replace(op, work=replace(op.work, scale=float(train.sum()) / own)) if own else op]

@@ -18,7 +18,7 @@ from halocast.schedule.ir import Buffer, Lane, Numbers, Op, Rows, Schedule
 
 
 class Warmup(StrEnum):
-    """What stands for rows that have not travelled yet in the first epochs."""
+    """The values that stand for rows that have not travelled yet in the first epochs."""
 
     ZEROS = "zeros"
     EXACT = "exact"  # what a synchronous exchange at the initial weights would bring
@@ -32,7 +32,7 @@ class Smooth(StrEnum):
 
 
 class Lanes(StrEnum):
-    """How many exchanges may be under way at once."""
+    """The number of exchanges that may be under way at once."""
 
     STREAM = "stream"  # one, of rows or of gradients: the paper's second stream
     ONE = "one"  # of rows one, of gradients one
@@ -71,7 +71,7 @@ class OptionsGF(Options):
 
 
 def pipegcn(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
-    """The skeleton with a lag, gradients beside rows, and running means of what arrives."""
+    """The schedule of the skeleton with a lag, gradients beside rows, and running means of what arrives."""
     epochs = [_Pipelined(part=part, lag=options.lag, options=options) for part in parts_of(halo, spec, numbers)]
     return assemble(epochs, meta_of("pipegcn" + SUFFIX[options.smooth], halo), halo_matrices(halo))
 
@@ -81,7 +81,7 @@ class _Pipelined(Epoch):
     options: Options
 
     def fetch(self, layer: int) -> list[Op]:
-        """Rows on their way to a later epoch and, if they are smoothed, the mean of those that have come."""
+        """The ops that send rows for a later epoch and, if they are smoothed, take the mean of those that have come."""
         sent = [replace(op, lane=self._lane(Lane.HALO, layer)) for op in super().fetch(layer)]
         if sent and self._smooths(layer, Smooth.FEATURES):
             return [*sent, self._smooth(f"smooth.{layer}", f"halo.{layer}", self.part.size.num_halo, sent[0])]
@@ -96,7 +96,7 @@ class _Pipelined(Epoch):
         return _instead(op, f"gsent.{above}") if self._smooths(above, Smooth.GRADIENTS) else op
 
     def give_back(self, layer: int) -> list[Op]:
-        """Gradients on their way, which rows do not wait for, nor they for rows; and their mean."""
+        """The ops that send gradients, which rows do not wait for, nor they for rows; and take their mean."""
         sent = [replace(op, lane=self._lane(Lane.GRAD, layer)) for op in super().give_back(layer)]
         if sent and self._smooths(layer, Smooth.GRADIENTS):
             return [*sent, self._smooth(f"smooth_grad.{layer}", f"gsent.{layer}", self.part.num_sent, sent[0])]
@@ -107,19 +107,19 @@ class _Pipelined(Epoch):
         return lanes[self.options.lanes]
 
     def _smooths(self, layer: int, what: Smooth) -> bool:
-        """Layer 0's rows never change, so there is nothing to smooth."""
+        """Whether what travels of a layer is smoothed; layer 0's rows never change, so there is nothing to smooth."""
         travels = {Smooth.FEATURES: self.part.exchanges, Smooth.GRADIENTS: self.part.returns}[what](layer)
         return layer > 0 and travels and self.options.smooth in (what, Smooth.BOTH)
 
     def _smooth(self, name: str, received: str, num_rows: int, sent: Op) -> Op:
-        """The running mean of what an exchange has brought."""
+        """The op that takes the running mean of what an exchange has brought."""
         mean, width = _mean_of(received), self.part.spec.widths[sent.index[0]]
         kernels = arithmetic.blend_rows(num_rows, width)
         op = self.part.compute(name, kernels, (received, mean), (mean,), ((sent.name, self.lag),))
         return replace(op, carries=True, work=replace(op.work, scale=self.options.gamma))
 
     def buffers(self) -> tuple[Buffer, ...]:
-        """The part's own, with their initial values, and a running mean for whatever is smoothed."""
+        """Buffers of the part, with their initial values, and a running mean for whatever is smoothed."""
         exact = self.options.warmup is Warmup.EXACT
         kept = [replace(b, exact=exact and b.rows in (Rows.HALO, Rows.SENT)) for b in self.part.buffers()]
         smoothed = {op.reads[0] for op in self.ops() if op.carries}

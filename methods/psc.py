@@ -139,7 +139,7 @@ class _Ahead(SampledEpoch):
         return self._twice(self.sample((*waits, ("weigh", 1)), (ODDS,)), MISSES)
 
     def _twice(self, op: Op, missing: str) -> Op:
-        """With a cache, layer 0 has ids of its own; the others' say which those are."""
+        """The op with a second result where there is a cache: the ids of layer 0, which those of the others tell."""
         return replace(op, writes=(*op.writes, missing)) if self.caches else op
 
     def fetch(self, layer: int) -> list[Op]:
@@ -158,7 +158,7 @@ class _Ahead(SampledEpoch):
         return [*super().loss(), *([self._weigh()] if self.options.refresh else [])]
 
     def _recall(self) -> Op:
-        """Received rows and cached ones together."""
+        """The op that joins received rows and cached ones."""
         part, lag = self.part, self.options.tau
         kernels: Kernels = (("gather", (part.size.num_halo, part.spec.num_features)),)
         waits = (("exchange.0", lag), (self.draw, lag))
@@ -166,7 +166,7 @@ class _Ahead(SampledEpoch):
         return replace(op, carries=True)
 
     def _weigh(self) -> Op:
-        """How much every neighbour's rows matter, and from it the probabilities of the edges."""
+        """The op that finds how much every neighbour's rows matter, and from it the probabilities of the edges."""
         part, lag, every = self.part, self.options.tau, self.options.refresh
         layers = part.spec.exchanged_layers
         halo = tuple(f"halo.{layer}" for layer in layers)

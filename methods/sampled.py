@@ -31,24 +31,24 @@ def smaller(halo: Halo, matrix: Ints, num_edges: Reals) -> Halo:
 
 
 def rounded(expected: Expected, matrix: Ints) -> Ints:
-    """Whole rows; a pair that may have rows to exchange has one at least, so that both ends are known to meet."""
+    """Whole numbers of rows; a pair that may exchange any has one at least, so that both ends are known to meet."""
     whole = np.rint(expected.mean).astype(np.int64)
     return np.minimum(np.maximum(whole, matrix > 0), matrix)
 
 
 def with_sizes(counts: Ints) -> Ints:
-    """Ids that are asked for, and before them their number."""
+    """Counts of ids that are asked for, with one more for their number, which comes before them."""
     return counts + (counts > 0)
 
 
 def drawn_matrices(expected: Expected, matrix: Ints) -> tuple[Matrix, Matrix]:
-    """Rows that travel, and their ids: as many on average, with their spread over epochs."""
+    """Matrices of the rows that travel, and of their ids: as many as on average, with their spread over epochs."""
     rows, spread = rounded(expected, matrix), np.sqrt(expected.variance)
     return Matrix(DRAWN, rows, spread), Matrix(ASKED, with_sizes(rows), spread)
 
 
 def draw_numbers(count: int) -> Kernels:
-    """A random number each, compared or sorted into those that stay: written, read twice, the choice written."""
+    """Kernels that draw a random number each and compare or sort them: written, read twice, the choice written."""
     return (("draw", (count, 4)),)
 
 
@@ -78,7 +78,7 @@ class SampledEpoch(Epoch):
         )
 
     def exchange_ids(self) -> Op:
-        """The one who drew tells the other."""
+        """The op by which the end that drew tells the other."""
         drawn, named = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
         matrix = ASKED if self.by_receiver else DRAWN
         return Op(
@@ -119,14 +119,14 @@ class SampledEpoch(Epoch):
         return self._weighed(replace(op, reads=(*op.reads, GRAPH), after=(*op.after, ("rebuild", self.lag))))
 
     def _weighed(self, op: Op) -> Op:
-        """With a weight per edge, sums over neighbours are another kernel."""
+        """The op with the kernel of weighted sums over neighbours, where edges have weights."""
         if not self.weighted:
             return op
         kernels = tuple(replace(k, kind="spmm_weighted") if k.kind == "spmm" else k for k in op.work.kernels)
         return replace(op, work=replace(op.work, kernels=kernels))
 
     def backward(self, layer: int) -> Op:
-        """What comes back belongs to the rows that were sent with the draw of another `lag` epochs before."""
+        """The backward op: what comes back belongs to the rows sent with the draw of another `lag` epochs before."""
         reads, waits = list[str](), list[tuple[str, int]]()
         added: Kernels = ()
         if self.part.returns(layer + 1):
@@ -140,7 +140,7 @@ class SampledEpoch(Epoch):
         return replace(op, reads=(*op.reads, *reads), after=(*op.after, *waits))
 
     def _whole(self, op: Op, layer: int, added: Kernels) -> Op:
-        """Attention over precomputed rows has all of them in every epoch."""
+        """The op with the whole part's kernels for attention over precomputed rows: all are there in every epoch."""
         if self.part.exchanges(layer) or not self.part.spec.attends(layer):
             return op
         makes = arithmetic.forward if op.verb == "forward" else arithmetic.backward
@@ -148,7 +148,7 @@ class SampledEpoch(Epoch):
         return replace(op, work=replace(op.work, kernels=kernels))
 
     def buffers(self) -> list[Buffer]:
-        """Those of an average epoch, with all that stays whole, and the draw's."""
+        """Buffers of an average epoch, with all that stays whole, and those of the draw."""
         whole = {"topology", "send_rows", "aggregated.0"}
         whole |= {f"keep.{layer}" for layer in range(self.part.spec.layers) if not self.part.exchanges(layer)}
         kept = {buffer.name: buffer for buffer in self.full.buffers()}
@@ -163,7 +163,7 @@ class SampledEpoch(Epoch):
         return [*average, *(Buffer(name=name, rank=rank, num_bytes=size, rows=rows) for name, size, rows in drawn)]
 
     def _graph_bytes(self) -> int:
-        """CSR in both directions with a weight per edge, the columns' degrees, and the scale of halo rows."""
+        """Bytes of CSR in both directions with a weight per edge, the columns' degrees, and the scale of halo rows."""
         size, item = self.part.size, self.part.itemsize
         columns = size.num_inner + size.num_halo
         return 2 * (4 + item) * size.num_edges + 4 * (size.num_inner + columns + 2) + item * (columns + size.num_halo)

@@ -36,37 +36,37 @@ class Epoch:
         return [*ops, *self.end()]
 
     def begin(self) -> list[Op]:
-        """What comes before the first layer: nothing."""
+        """The ops before the first layer: none."""
         return []
 
     def fetch(self, layer: int) -> list[Op]:
-        """What brings the halo rows of a layer's input: an exchange as soon as the layer before has made the rows."""
+        """The ops that bring a layer's halo rows: an exchange as soon as the layer before has made the rows."""
         return [self.part.exchange(layer, self.rows_made(layer))] if self.part.exchanges(layer) else []
 
     def rows_made(self, layer: int) -> After:
-        """What the rows that enter a layer wait for. Features are always there, but belong to an epoch, which begins
+        """The waits of the rows that enter a layer. Features are always there, but belong to an epoch, which begins
         when the one before has ended."""
         return ((f"forward.{layer - 1}", 0),) if layer else (("step", 1),)
 
     def forward(self, layer: int) -> Op:
-        """The layer on its own rows and the halo rows sent `lag` epochs ago."""
+        """The op that runs a layer on its own rows and the halo rows sent `lag` epochs ago."""
         return self.part.forward(layer, ((f"exchange.{layer}", self.lag),) if self.part.exchanges(layer) else ())
 
     def loss(self) -> list[Op]:
-        """What comes between forward and backward."""
+        """The ops between forward and backward: the loss."""
         return [self.part.loss()]
 
     def backward(self, layer: int) -> Op:
-        """The layer's gradients, after adding what was given back `lag` epochs ago for its output rows."""
+        """The op of a layer's gradients, after adding what was given back `lag` epochs ago for its output rows."""
         above = layer + 1
         return self.part.backward(layer, ((f"exchange_grad.{above}", self.lag),) if self.part.returns(above) else ())
 
     def give_back(self, layer: int) -> list[Op]:
-        """What takes the gradients of a layer's halo rows to the ranks that own them."""
+        """The ops that take the gradients of a layer's halo rows to the ranks that own them."""
         return [self.part.exchange_grad(layer, ((f"backward.{layer}", 0),))] if self.part.returns(layer) else []
 
     def end(self) -> list[Op]:
-        """What makes an epoch's weights: the sum of all ranks' gradients, and a step with it."""
+        """The ops that make an epoch's weights: the sum of all ranks' gradients, and a step with it."""
         if self.part.alone:
             return [self.part.step()]
         return [self.part.allreduce((("backward.0", 0),)), self.part.step((("allreduce", 0),))]
@@ -85,7 +85,7 @@ def parts_of(halo: Halo, spec: ModelSpec, numbers: Numbers, *, through_store: bo
 
 
 def meta_of(method: str, halo: Halo) -> Meta:
-    """What a schedule says about itself: its method, and where its sizes come from."""
+    """The entries in which a schedule speaks of itself: its method, and where its sizes come from."""
     return (("method", method), ("sizes", halo.source))
 
 

@@ -11,10 +11,10 @@ from halocast.schedule.ir import Numbers, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Vanilla has nothing to choose."""
+    """Options of vanilla, which has nothing to choose."""
 
 
 def vanilla(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
-    """The skeleton as it stands: what is sent in an epoch is used in it."""
+    """The schedule of the skeleton as it stands: what is sent in an epoch is used in it."""
     epochs = [Epoch(part=part) for part in parts_of(halo, spec, numbers)]
     return assemble(epochs, meta_of("vanilla", halo), halo_matrices(halo))

@@ -20,7 +20,7 @@ class Aggregate(Protocol):
     """A local graph; what only attention needs is made when it is first asked for."""
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """rows [num_cols, d] -> [num_rows, d]: the sum of every row's neighbours."""
+        """Sum every row's neighbours: rows [num_cols, d] -> [num_rows, d]."""
 
     @property
     def edges(self) -> Edges: ...
@@ -28,7 +28,7 @@ class Aggregate(Protocol):
 
 @cache
 def _dgl() -> Any:
-    """dgl, or None where it has no wheel (Python 3.12 and later); its first import prints and warns."""
+    """The module dgl, or None where it has no wheel (Python 3.12 and later); its first import prints and warns."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -47,7 +47,7 @@ def kernels() -> tuple[str, ...]:
 def neighbour_sum(
     indptr: Tensor, indices: Tensor, num_cols: int, kernel: str = "", *, at_once: bool = False
 ) -> Aggregate:
-    """rows [num_cols, d] -> [num_rows, d]: row i of the result is the sum of rows indices[indptr[i]:indptr[i+1]].
+    """Sums of rows, [num_cols, d] -> [num_rows, d]: row i of the result is that of rows indices[indptr[i]:indptr[i+1]].
 
     `at_once`: make what the way back needs now, not when it is first gone (torch's kernel always waits, for the type
     of the rows).
@@ -108,7 +108,7 @@ class _TorchSum:
         return result
 
     def _make(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The matrix and its transpose."""
+        """The adjacency matrix and its transpose, as torch's sparse CSR."""
         num_rows, ones = len(self._indptr) - 1, torch.ones_like(self._indices, dtype=dtype)
         starts, order = transposed(self._indices, self._num_cols)
         receivers = rows_of(self._indptr)[order]

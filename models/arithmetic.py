@@ -58,14 +58,14 @@ def transform(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
 
 
 def transform_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
-    """From the gradient of a layer's output to those of its weights and, unless of layer 0, of its sum and own rows."""
+    """Kernels from the gradient of a layer's output to those of its weights, above layer 0 also of its sum and rows."""
     n, out = size.num_inner, spec.widths[layer + 1]
     kernels: Launched = [] if spec.attends(layer) else _products_back(spec, layer, n)
     return (*_finish(spec, layer, n, out, backward=True), *_add_input(spec, layer, n), *kernels)
 
 
 def aggregate_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
-    """From the gradient of a layer's sum to those of the rows it summed; layer 0's input needs none.
+    """Kernels from the gradient of a layer's sum to those of the rows it summed; layer 0's input needs none.
 
     Attention has weights in its sum, so there is something to do in layer 0, too.
     """
@@ -84,7 +84,7 @@ def add_columns(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
 
 
 def add_columns_back(spec: ModelSpec, layer: int, size: PartSize) -> Kernels:
-    """From the gradient of a layer's sum to that of the halo rows of `size`."""
+    """Kernels from the gradient of a layer's sum to that of the halo rows of `size`."""
     wide = spec.widths[layer]
     summed = _sum_back(spec, size.num_inner, size.num_halo, size.num_edges, wide)
     return (*summed, *_drop_back(spec, size.num_halo, wide))
@@ -101,7 +101,7 @@ def step(spec: ModelSpec, num_weights: int | None = None) -> Kernels:
 
 
 def copy_rows(num_rows: int, width: int) -> Kernels:
-    """Rows that lie together, read and written."""
+    """Kernels of copying rows that lie together: read and written."""
     return (("elementwise", (num_rows * width, 2)),) if num_rows * width else ()
 
 
@@ -111,12 +111,12 @@ def blend_rows(num_rows: int, width: int) -> Kernels:
 
 
 def add_rows(num_rows: int, width: int) -> Kernels:
-    """Adding received gradients to the rows they belong to."""
+    """Kernels of adding received gradients to the rows they belong to."""
     return (("scatter", (num_rows, width)),)
 
 
 def pack_rows(num_rows: int, width: int) -> Kernels:
-    """Copying the rows to be sent into one buffer."""
+    """Kernels of copying the rows to be sent into one buffer."""
     return (("gather", (num_rows, width)),)
 
 
@@ -155,7 +155,7 @@ def _sum(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width
 
 
 def _sum_back(spec: ModelSpec, num_rows: int, num_columns: int, num_edges: int, width: int) -> Kernels:
-    """From the gradient of such sums to that of the columns: the transposed product, and the scales."""
+    """Kernels from the gradient of `_sum` to that of its columns: the transposed product, and the scales."""
     transposed = _sum(spec, num_columns, num_rows, num_edges, width)
     return transposed if spec.kind is not ModelKind.SAGE else (("elementwise", (num_rows * width, 2)), transposed[0])
 
@@ -256,7 +256,7 @@ def _mix_first_back(spec: ModelSpec, layer: int, n: int) -> Launched:
 
 
 def _add_input(spec: ModelSpec, layer: int, n: int) -> Launched:
-    """Adding the input to the output, or its gradient to the other one's."""
+    """Kernels of adding a layer's input to its output, or the one's gradient to the other's."""
     return [("elementwise", (n * spec.widths[layer], 3))] if spec.adds_input(layer) else []
 
 
@@ -304,7 +304,7 @@ def kept_numel(spec: ModelSpec, layer: int, size: PartSize) -> int:
 
 
 def kept_bytes(spec: ModelSpec, layer: int, size: PartSize, itemsize: int) -> int:
-    """What stays alive between a layer's forward and its backward, beside its input features and its halo rows.
+    """Bytes that stay alive between a layer's forward and its backward, beside its input features and its halo rows.
 
     kept_numel, and the output of the activation, which its derivative reads. A mask counts one byte per number, as
     torch's dropout on a GPU keeps it (the CPU's keeps numbers).

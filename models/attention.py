@@ -15,13 +15,13 @@ class Edges(Protocol):
     """The edges of a local graph, in CSR order: by the row they enter. E edges, h heads, f columns per head."""
 
     def ends(self, source: Tensor, target: Tensor) -> Tensor:
-        """source [num_cols, h], target [num_rows, h] -> [E, h]: the sum of what stands at an edge's two ends."""
+        """Sum what stands at an edge's two ends: source [num_cols, h], target [num_rows, h] -> [E, h]."""
 
     def softmax(self, scores: Tensor) -> Tensor:
-        """[E, h] -> [E, h]: positive weights, summing to 1 over the edges that enter a row."""
+        """Positive weights that sum to 1 over the edges that enter a row: [E, h] -> [E, h]."""
 
     def weighted_sum(self, values: Tensor, weights: Tensor) -> Tensor:
-        """values [num_cols, h, f], weights [E, h] -> [num_rows, h, f]."""
+        """Sum neighbours' values by edge weights: values [num_cols, h, f], weights [E, h] -> [num_rows, h, f]."""
 
 
 def attend(edges: Edges, source: Tensor, target: Tensor, values: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class DglEdges:
 
 
 class CsrEdges:
-    """torch's own kernels: segments of the CSR and of its transpose, one sparse product per head."""
+    """Edges for torch's own kernels: segments of the CSR and of its transpose, one sparse product per head."""
 
     def __init__(self, indptr: Tensor, indices: Tensor, num_cols: int) -> None:
         self.indptr, self.indices = indptr, indices
@@ -71,11 +71,11 @@ class CsrEdges:
         return result
 
     def by_row(self, numbers: Tensor, reduce: str = "sum") -> Tensor:
-        """[E, h] -> [num_rows, h], over the edges that enter a row."""
+        """Reduce numbers over the edges that enter a row: [E, h] -> [num_rows, h]."""
         return torch.segment_reduce(numbers, reduce, offsets=self.starts, axis=0)
 
     def by_column(self, numbers: Tensor) -> Tensor:
-        """[E, h] -> [num_cols, h], over the edges that leave a column."""
+        """Sum numbers over the edges that leave a column: [E, h] -> [num_cols, h]."""
         return torch.segment_reduce(numbers[self.order], "sum", offsets=self.back_starts, axis=0)
 
     def matrix(self, weights: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 def _heads(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """What belongs to each head."""
+    """Split tensors by head: each head's pieces together."""
     return zip(*(tensor.unbind(1) for tensor in tensors), strict=True)
 
 

@@ -18,7 +18,7 @@ from halocast.models.spec import ModelKind, ModelSpec, Norm
 
 
 def master(dtype: torch.dtype) -> torch.dtype:
-    """What weights, their gradients and their steps are kept in where rows have such numbers."""
+    """The dtype in which weights, their gradients and their steps are kept where rows have such numbers."""
     return torch.float32 if dtype is torch.bfloat16 else dtype
 
 
@@ -74,13 +74,13 @@ def mean_neighbours(block: Block, rows: Tensor) -> Tensor:
 
 
 def normalised_neighbours(block: Block, rows: Tensor) -> Tensor:
-    """Symmetric normalisation: an edge j -> i weighs 1 / sqrt(out_degree(j) in_degree(i))."""
+    """Sums of neighbours with symmetric normalisation: an edge j -> i weighs 1 / sqrt(out_degree(j) in_degree(i))."""
     summed = block.aggregate(widened(rows) * block.out_degree.rsqrt())
     return (summed * block.in_degree.rsqrt()).to(rows.dtype)
 
 
 def all_rows(block: Block, rows: Tensor) -> Tensor:
-    """Attention changes with the weights, so nothing but the rows themselves can be known beforehand."""
+    """The rows themselves: attention changes with the weights, so nothing else can be known beforehand."""
     return rows
 
 
@@ -196,7 +196,7 @@ class Gnn(nn.Module):
     def layer(
         self, index: int, rows: Tensor, block: Block, aggregated: Tensor | None = None, first: Tensor | None = None
     ) -> Tensor:
-        """Layer `index` on its rows (inner, then halo); `aggregated` is what a precomputed layer 0 keeps of its
+        """Run layer `index` on its rows (inner, then halo); `aggregated` is what a precomputed layer 0 keeps of its
         neighbours, `first` the inner output rows of layer 0, where later layers mix them in."""
         if self.spec.recompute and torch.is_grad_enabled():
             anchor = next(self.linears[index].parameters())
@@ -225,12 +225,12 @@ class Gnn(nn.Module):
     def transform(
         self, index: int, own: Tensor, dropped: Tensor, neighbours: Tensor, first: Tensor | None = None
     ) -> Tensor:
-        """Layer `index` after its sum over neighbours: its inner rows, what dropout left of them, and the sum."""
+        """Finish layer `index` after its sum over neighbours: its inner rows, what dropout left of them, the sum."""
         out: Tensor = self.linears[index](dropped if first is None else first, neighbours)
         return self._done(index, out, own)
 
     def _done(self, index: int, out: Tensor, own: Tensor) -> Tensor:
-        """What comes after a layer's matrices; of the last layer nothing."""
+        """Finish a layer's output after its matrices; the last layer's stays as it is."""
         if index == self.spec.layers - 1:
             return out
         done = self._finish(index, out)
@@ -271,7 +271,7 @@ def random_states(device: torch.device) -> tuple[Tensor, ...]:
 
 @contextmanager
 def with_random_states(states: tuple[Tensor, ...], device: torch.device) -> Iterator[None]:
-    """Draw as after `random_states` had given these; what is drawn later is as if nothing had been drawn here."""
+    """Draw as when `random_states` gave these states; what is drawn later is as if nothing had been drawn here."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.set_rng_state(states[0])
@@ -281,7 +281,7 @@ def with_random_states(states: tuple[Tensor, ...], device: torch.device) -> Iter
 
 
 class _UnitRows(torch.autograd.Function):
-    """Keeps nothing but its result and the lengths; plain autograd would take twice the passes back."""
+    """Rows scaled to length 1; only they and the lengths are kept: plain autograd would take twice the passes back."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -337,7 +337,7 @@ def summed_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def hits(logits: Tensor, labels: Tensor) -> tuple[float, float]:
-    """(numerator, denominator) of the score: accuracy for class ids, micro-F1 for multi-label; sums over parts add."""
+    """The score's numerator and denominator, which add over parts: accuracy for class ids, micro-F1 for multi-label."""
     if labels.dim() == 1:
         return float((logits.argmax(1) == labels).sum()), float(len(labels))
     predicted, actual = logits > 0, labels > 0.5

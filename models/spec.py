@@ -38,7 +38,7 @@ USUAL_NORM: Mapping[ModelKind, Norm] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """`layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes.
+    """A GNN of `layers` in all, the last `num_linear` of them plain linear; widths[l] is what layer l consumes.
 
     The heads of an attention share a hidden width, side by side; in the last layer each has a column per class, and
     their mean is taken. A projection is the first of the `layers`. A GCNII always has one, and its last layer ends in

@@ -127,7 +127,7 @@ def _work(schedule: Schedule) -> Iterator[str]:
 
 
 def _moved(schedule: Schedule, op: Op, work: Work) -> Iterator[str]:
-    """What is wrong with the bytes that an op moves."""
+    """Problems with the bytes that an op moves."""
     if isinstance(work, Exchange):
         if schedule.matrix(work.matrix) is None:
             yield f"exchanges rows of matrix {work.matrix!r}, which is not defined"
@@ -148,7 +148,7 @@ def _payload(work: Work) -> int:
 
 
 def _matching(schedule: Schedule) -> Iterator[str]:
-    """Both sides of every communication exist and agree on what is moved and when."""
+    """Check that both sides of every communication exist and agree on what is moved and when."""
     agreed = _agreed(schedule)
     for op in schedule.ops:
         if op.kind not in MATCHED or op.name in agreed:
@@ -201,7 +201,7 @@ def _no_deadlock(schedule: Schedule) -> Iterator[str]:
 
 
 def _reads(schedule: Schedule) -> Iterator[str]:
-    """Every value that is read is written by somebody the reader waits for, by name or in its own lane: a chain through
+    """Check that every value read is written by an op the reader waits for, by name or in its own lane: a chain through
     a third op would leave open which instance is meant."""
     for op in schedule.ops:
         for name in op.reads:
@@ -215,7 +215,7 @@ def _reads(schedule: Schedule) -> Iterator[str]:
 
 
 def _exchanged_rows(schedule: Schedule) -> Iterator[str]:
-    """A buffer of halo or sent rows is as large as the exchange that fills or empties it says."""
+    """Check that a buffer of halo or sent rows is as large as the exchange that fills or empties it says."""
     for op in schedule.ops:
         if op.kind is Kind.EXCHANGE:
             received, sent = int(schedule.received(op).sum()), int(schedule.sent(op).sum())
@@ -224,7 +224,7 @@ def _exchanged_rows(schedule: Schedule) -> Iterator[str]:
 
 
 def _drawn_sizes(schedule: Schedule) -> Iterator[str]:
-    """Where sizes are drawn, both ends know them from the ids of the rows; the ids themselves say how many they are."""
+    """Check that both ends know drawn sizes from the ids of the rows; the ids themselves say how many they are."""
     for op in schedule.ops:
         matrix = schedule.matrix(op.work.matrix) if isinstance(op.work, Exchange) else None
         if matrix is not None and matrix.drawn:
@@ -234,7 +234,7 @@ def _drawn_sizes(schedule: Schedule) -> Iterator[str]:
 
 
 def _collected_sizes(schedule: Schedule) -> Iterator[str]:
-    """Buffers of a collective hold what it moves: the whole, or an equal piece of it for every rank of its group."""
+    """Check that buffers of a collective hold what it moves: the whole, or an equal piece per rank of its group."""
     for op in schedule.ops:
         if op.kind in COLLECTED and isinstance(op.work, Payload):
             whole, num = op.work.num_bytes, len(schedule.group(op))

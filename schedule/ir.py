@@ -85,7 +85,7 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where ops of a rank run one after the other: a role, and an index where a method has several of that role."""
+    """A queue of ops that a rank runs one after the other: a role, and an index where a method has several of it."""
 
     role: str
     index: int = 0
@@ -353,7 +353,7 @@ class Schedule:
         return tuple(np.flatnonzero(self.received(op)).tolist())
 
     def gives(self, op: Op) -> Bools:
-        """[i, j]: whether rank i gives rank j something in the EXCHANGE or collective that the op is part of."""
+        """The matrix [i, j] of whether rank i gives rank j something in the EXCHANGE or collective of the op."""
         if op.kind in COLLECTIVE:
             inside = np.isin(np.arange(self.num_ranks), self.group(op))
             return np.outer(inside, inside) & ~np.eye(self.num_ranks, dtype=np.bool_)
@@ -379,7 +379,7 @@ class Schedule:
 
     @cached_property
     def _awaited(self) -> dict[tuple[int, str], tuple[tuple[Op, int], ...]]:
-        """(rank, op) -> the ops it waits for and how many epochs back, its bounds last."""
+        """The ops that each (rank, op) waits for and how many epochs back, its bounds last."""
         return {(op.rank, op.name): tuple(self._waits(op)) for op in self.ops}
 
     def _waits(self, op: Op) -> Iterator[tuple[Op, int]]:
@@ -398,7 +398,7 @@ class Schedule:
         return [wait for wait in waits if wait[1] >= 0]
 
     def distances(self, op: Op) -> tuple[tuple[Op, int], ...]:
-        """What `awaits` finds in every epoch, as (op, how many epochs back it looks)."""
+        """The waits that `awaits` finds in every epoch, as (op, how many epochs back it looks)."""
         return self._awaited[op.rank, op.name]
 
 
@@ -421,7 +421,7 @@ def _message(schedule: Schedule, op: Op, sent: bool) -> Ints:
 
 
 def _around(share: Callable[[int, int], int]) -> Callable[[Schedule, Op, bool], Ints]:
-    """A ring: so much of the payload to the next rank of the group, as much from the one before."""
+    """Bytes around a ring: a share of the payload goes to the group's next rank, as much comes from the one before."""
 
     def moved(schedule: Schedule, op: Op, sent: bool) -> Ints:
         assert isinstance(op.work, Payload)
@@ -434,7 +434,7 @@ def _around(share: Callable[[int, int], int]) -> Callable[[Schedule, Op, bool], 
 
 
 def _broadcast(schedule: Schedule, op: Op, sent: bool) -> Ints:
-    """Down a chain from the root: every rank but the last sends the payload on to the next."""
+    """Bytes down a chain from the root: every rank but the last sends the payload on to the next."""
     assert isinstance(op.work, Broadcast)
     chain = broadcast_chain(schedule.group(op), op.work.root)
     place = chain.index(op.rank)

@@ -33,7 +33,7 @@ Rare = dict[tuple[int, str], int]  # (rank, name) -> cadence
 
 
 class Dependence(NamedTuple):
-    """`target` happens no sooner than `source` of `lag` epochs before, plus the duration of op `carries`.
+    """An edge: `target` happens no sooner than `source` of `lag` epochs before, plus the duration of op `carries`.
 
     Events are numbered 2i (op i starts) and 2i + 1 (op i ends).
     """
@@ -46,7 +46,7 @@ class Dependence(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dependences:
-    """Edges in columns, since a communication of many ranks has many."""
+    """Dependence edges in columns, since a communication of many ranks has many."""
 
     source: Column
     target: Column
@@ -101,7 +101,7 @@ def communications(schedule: Schedule) -> list[list[int]]:
 
 
 def agreed_size(work: Work) -> tuple[object, ...]:
-    """What all ranks of a communication have to say alike."""
+    """The sizes that all ranks of a communication have to say alike."""
     if isinstance(work, Exchange):
         return work.matrix, work.transposed, work.row_bytes, work.bits
     root = (work.root,) if isinstance(work, Broadcast) else ()
@@ -152,12 +152,12 @@ def _walk_back(source: Column, target: Column, num_events: int) -> list[int]:
 
 
 def hyperperiod(schedule: Schedule) -> int:
-    """After how many epochs the pattern of cadences repeats."""
+    """The number of epochs after which the pattern of cadences repeats."""
     return lcm(1, *(op.every for op in schedule.ops))
 
 
 def steady_epochs(schedule: Schedule) -> tuple[int, int]:
-    """(warm-up epochs, epochs in all) a simulation needs for whole periods of steady state."""
+    """The epochs (of warm-up, in all) that a simulation needs for whole periods of steady state."""
     longest, period = longest_lag(schedule), hyperperiod(schedule)
     warmup = period * -(-(1 + 2 * longest) // period)
     return warmup, warmup + period * -(-(1 + 3 * longest) // period)
@@ -169,7 +169,7 @@ def longest_lag(schedule: Schedule) -> int:
 
 
 def unroll(schedule: Schedule, factor: int) -> Schedule:
-    """`factor` epochs as one loop body without cadences, as seen in steady state; op names gain `.epoch`."""
+    """Unroll `factor` epochs into one loop body without cadences, as seen in steady state; op names gain `.epoch`."""
     assert factor % hyperperiod(schedule) == 0
     far = factor * (2 + longest_lag(schedule))
     ops = []
@@ -240,7 +240,7 @@ def _positive_cycle(edges: Dependences, weight: Floats, num_events: int) -> list
 
 
 def _first_equal(candidate: Floats, best: Floats, first: Ints) -> Ints:
-    """For every group of edges into one event, the index of the first edge that reaches the best value."""
+    """The index of the first edge that reaches the best value, for every group of edges into one event."""
     sizes = np.diff(np.r_[first, len(candidate)])
     hit = np.flatnonzero(candidate == np.repeat(best, sizes))
     group = np.repeat(np.arange(len(first)), sizes)[hit]

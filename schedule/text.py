@@ -103,7 +103,7 @@ def _format_kernel(kernel: Kernel) -> str:
 
 
 def _work_clauses(work: Work) -> Iterator[tuple[str, list[Any]]]:
-    """What travels."""
+    """The clauses of a line that say what an op's work moves."""
     if isinstance(work, Exchange):
         bits = [work.bits] if work.bits != BITS else []
         yield "rows", [work.matrix + ("^" if work.transposed else ""), work.row_bytes, *bits]

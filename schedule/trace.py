@@ -41,7 +41,7 @@ def span_of(op: Op, epoch: int, start_s: float, end_s: float, num_bytes: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUse:
-    """What one direction of a link carried: from times_s[k] to times_s[k + 1] bytes move at rates[k] per second.
+    """The load of one direction of a link: from times_s[k] to times_s[k + 1] bytes move at rates[k] per second.
 
     Before the first of these times the link is idle, after the last one its rate stays (it is 0 when all has arrived).
     """
@@ -67,7 +67,7 @@ class Trace:
 
 
 def require_trace_name(path: Path, suffixes: tuple[str, ...] = (".parquet", ".jsonl")) -> None:
-    """A trace can be written there, as far as one can tell before."""
+    """Raise InputError unless a trace can be written to `path`, as far as one can tell before."""
     if path.suffix not in suffixes:
         raise InputError(f"{path}: a trace file ends in {' or '.join(suffixes)}")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
@@ -79,7 +79,7 @@ _COLUMNS = tuple(f.name for f in fields(Span))
 
 
 def save_trace(trace: Trace, path: Path) -> None:
-    """Write as Parquet (.parquet) or JSON-lines (.jsonl)."""
+    """Write a trace as Parquet (.parquet) or JSON-lines (.jsonl)."""
     writers = {".parquet": _write_parquet, ".jsonl": _write_lines}
     require_trace_name(path)
     with whole_file(path) as temporary:
@@ -115,7 +115,7 @@ def _link(row: dict[str, Any]) -> LinkUse:
 
 
 def _write_lines(trace: Trace, path: Path) -> None:
-    """The header, a line per span, a line per link."""
+    """Write a trace as JSON-lines: the header, a line per span, a line per link."""
     with path.open("w", encoding="utf-8") as out:
         out.write(json.dumps(_header(trace)) + "\n")
         out.writelines(json.dumps({**asdict(span), "lane": str(span.lane)}) + "\n" for span in trace.spans)
@@ -149,7 +149,7 @@ def _write_parquet(trace: Trace, path: Path) -> None:
 
 
 def _packed(links: tuple[LinkUse, ...]) -> bytes:
-    """A table of its own, as an Arrow stream: the file's table stays one row per span for whoever reads it."""
+    """A table packed into an Arrow stream: the file's table stays one row per span for whoever reads it."""
     import pyarrow as pa
 
     table = pa.table({f.name: [getattr(link, f.name) for link in links] for f in fields(LinkUse)})

@@ -64,7 +64,7 @@ class Barrier(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange(Work):
-    """Rows to and from other ranks, as many as a matrix says; a row takes `row_bytes`, of its numbers each `bits`."""
+    """Rows traded with other ranks, as many as a matrix says; a row takes `row_bytes`, of its numbers each `bits`."""
 
     kind = Kind.EXCHANGE
     matrix: str
@@ -75,7 +75,7 @@ class Exchange(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(Work):
-    """Bytes between two ranks."""
+    """A message of some bytes between two ranks."""
 
     peer: int
     num_bytes: int

@@ -32,7 +32,7 @@ class Cores:
 
     @property
     def pace(self) -> float:
-        """Of each running kernel, relative to a core of its own."""
+        """The pace of each running kernel, relative to a core of its own."""
         return min(1.0, max(0.0, self._num - self._taken) / max(1, self._num_running))
 
     def count(self, step: int) -> None:
@@ -41,7 +41,7 @@ class Cores:
             self.tell()
 
     def take(self, cores: float) -> None:
-        """From now on moving bytes take this many cores."""
+        """Let moving bytes take this many cores from now on."""
         before, self._taken = self.pace, cores
         if self.pace != before:
             self.tell()

@@ -56,7 +56,7 @@ def _touching(device: Device, num_bytes: int) -> Device:
 
 
 def op_seconds(op: Op, device: Device, speed: float = 1.0) -> float:
-    """The op's kernels one after the other, and the executor's own work where it was measured; no communication.
+    """Seconds of an op's kernels in turn, and of the executor's own work where it was measured; no communication.
 
     A device of less speed takes longer for its kernels in whatever op they are, to pack rows as well; what the host
     does for a communication is not slower. The executor's stragglers keep the same rule.
@@ -69,7 +69,7 @@ def op_seconds(op: Op, device: Device, speed: float = 1.0) -> float:
 
 
 def _overhead_s(op: Op, measured: Measured) -> float:
-    """What the executor does for an op beside its kernels."""
+    """Seconds that the executor takes for an op beside its kernels."""
     if op.kind in (Kind.COMPUTE, Kind.SAMPLE):
         return measured.op_s * measured.turns
     stored_s = measured.store_s(op.work.num_bytes) if isinstance(op.work, Push | Pull) else 0.0
@@ -77,7 +77,7 @@ def _overhead_s(op: Op, measured: Measured) -> float:
 
 
 def kernel_seconds(kernel: Kernel, device: Device) -> float:
-    """A kernel whose output is empty is not launched and costs nothing."""
+    """Seconds of a kernel; one whose output is empty is not launched and costs nothing."""
     roof, itemsize = ROOFS[kernel.kind], kernel.numbers.itemsize
     if any(kernel.dims[k] == 0 for k in roof.empty):
         return 0.0
@@ -99,7 +99,7 @@ def _flops(kernel: Kernel, device: Device) -> float:
 
 
 def _tiled_flops(kernel: Kernel, device: Device) -> float:
-    """Those of the tiles that cover the output: the last one of a row or column is computed whole."""
+    """FLOPs of the tiles that cover the output: the last one of a row or column is computed whole."""
     m, k, n = kernel.dims
     tile = device.efficiency.gemm_tile
     return flops(kernel.kind, (_round_up(m, tile), k, _round_up(n, tile)))
@@ -120,7 +120,7 @@ def _gather_s(kernel: Kernel, device: Device, itemsize: int) -> float:
 
 
 def _spmm_s(kernel: Kernel, device: Device, itemsize: int) -> float:
-    """The rows of the edges from cache or memory; the output and the indices are streamed."""
+    """Seconds of an spmm's bytes: rows of the edges from cache or memory; the output and the indices are streamed."""
     _, cols, nnz, width = kernel.dims
     e = device.efficiency
     read = nnz * width * itemsize
@@ -140,7 +140,7 @@ def popular_share(fraction: float, skew: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """How one kind of kernel meets the roofline."""
+    """A rule for how one kind of kernel meets the roofline."""
 
     flops: Callable[[Kernel, Device], float]
     memory_s: Callable[[Kernel, Device, int], float]

@@ -122,7 +122,7 @@ class _Engine:
         self.seconds |= measured_s
 
     def run(self) -> list[str]:
-        """Run all lanes; the lanes that never ended, as text."""
+        """Run all lanes; returns those that never ended, as text."""
         ranks = range(self.schedule.num_ranks)
         lanes = [(rank, ops) for rank in ranks for ops in _ordered_lanes(self.schedule, rank)]
         running = [(rank, ops[0].lane, self.env.process(self.run_lane(ops))) for rank, ops in lanes]
@@ -157,7 +157,7 @@ class _Engine:
         return [(source.name, instance) for source, instance in waits if not self._has_ended(source, instance)]
 
     def _absent(self, op: Op, epoch: int) -> list[int]:
-        """Whom a communication waits for: the dead among its partners, else those who have not come."""
+        """The ranks that a communication waits for: the dead among its partners, else those who have not come."""
         partners = self.schedule.partners(op)
         dead = [rank for rank in partners if np.isfinite(self.dead_s[rank])]
         return dead or [rank for rank in partners if self._finished[rank, op.name] < epoch]
@@ -176,7 +176,7 @@ class _Engine:
             return  # its host has failed
 
     def _run_op(self, op: Op, epoch: int, delay_s: float) -> Steps:
-        """A straggler's delay counts as part of the first op of its epoch."""
+        """Run an op once its waits are over; a straggler's delay counts as part of the first op of its epoch."""
         for source, instance in self.schedule.awaits(op, epoch):
             if not self._has_ended(source, instance):
                 yield self._end_of(source, instance)
@@ -211,11 +211,11 @@ class _Engine:
         self.spans.append(span_of(op, epoch, start_s, self.env.now, self.schedule.num_bytes(op)))
 
     def nothing(self, op: Op, epoch: int) -> Steps:
-        """The kernels were all there was to do."""
+        """Do nothing: the op's kernels were all there was to do."""
         yield from ()
 
     def exchange(self, op: Op, epoch: int) -> Steps:
-        """Own sends leave now; the op ends when they and everything addressed to this rank have arrived."""
+        """Send a rank's own rows now; the op ends when they and everything addressed to this rank have arrived."""
         sent = self.schedule.sent(op)
         if not self.in_rounds:
             yield from self._move(op, epoch, np.flatnonzero(sent), len(self.schedule.senders(op)))
@@ -250,7 +250,7 @@ class _Engine:
             del self._messages[key]
 
     def meet(self, op: Op, epoch: int) -> Steps:
-        """A collective begins when the last rank of its group has come, and ends for all at once.
+        """Take part in a collective, which begins when the last rank of its group has come, and ends for all at once.
 
         Its steps take their ranks' cores, where that was measured; then bytes move.
         """
@@ -273,7 +273,7 @@ class _Engine:
         yield meeting.done
 
     def _end_meeting(self, meeting: Meeting) -> None:
-        """Unless one of those who came has died meanwhile."""
+        """End a collective, unless one of those who came has died meanwhile."""
         if all(self.dead_s[rank] > self.env.now for rank in meeting.present):
             meeting.done.succeed()
 
@@ -289,7 +289,7 @@ class _Engine:
 
 
 def _machines(env: simpy.Environment, cluster: Cluster, links: Network) -> list[Cores]:
-    """What the kernels of each rank run on: a device of its own, or a part of the cores of one machine."""
+    """The cores that the kernels of each rank run on: a device of its own, or a part of the cores of one machine."""
     if cluster.shared_cores is None:
         return [Cores(env) for _ in range(cluster.num_ranks)]
     parts = {part: Cores(env, len(part)) for part in dict.fromkeys(cluster.core_parts)}

@@ -40,7 +40,7 @@ class Messages:
         return self.events[rank]
 
     def meet(self, rank: int, targets: Ints, sizes: Ints) -> list[tuple[int, Ints, Ints]]:
-        """What may leave now that a rank has come, if both ends are needed: to and from those who have come."""
+        """Messages that may leave now that a rank has come, if both ends are needed: to and from those here."""
         here = np.array([int(target) in self.events for target in targets], dtype=np.bool_)
         for target, size in zip(targets[~here].tolist(), sizes[~here].tolist(), strict=True):
             self._held[target].append((rank, size))
@@ -50,7 +50,7 @@ class Messages:
         ]
 
     def arrive(self, env: simpy.Environment, dead_s: Floats, source: int, targets: Ints, times_s: Floats) -> None:
-        """What reaches, or comes from, a rank after it has died is lost."""
+        """Let messages arrive; what reaches, or comes from, a rank after it has died is lost."""
         kept = times_s <= np.minimum(dead_s[source], dead_s[targets])
         if not kept.all():
             targets, times_s = targets[kept], times_s[kept]
@@ -63,7 +63,7 @@ class Messages:
         self._end(env, [source, *targets[self.missing[targets] == 0].tolist()])
 
     def _end(self, env: simpy.Environment, ranks: list[int]) -> None:
-        """A rank that misses nothing any more ends at its latest arrival."""
+        """End the ranks that miss nothing any more, each at its latest arrival."""
         for rank in ranks:
             if self.missing[rank] == 0 and rank in self.events and rank not in self.ended:
                 self.ended.add(rank)

@@ -19,7 +19,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What differs from the cluster as described; the empty one is perfect."""
+    """A world that differs from the cluster as described; the empty one is perfect."""
 
     speed: Mapping[int, float] = field(default_factory=dict)  # of a rank's device, relative to its description
     delays: tuple[Delay, ...] = ()
@@ -34,7 +34,7 @@ class World:
             require(factor > 0, f"link {name!r} = {factor}: needs to be above 0 (a failed host is a failure)")
 
     def require_fits(self, num_ranks: int, num_hosts: int) -> None:
-        """Ranks and hosts that are named exist."""
+        """Raise InputError unless the ranks and hosts that are named exist."""
         for rank in (*self.speed, *(delay.rank for delay in self.delays)):
             require(0 <= rank < num_ranks, f"world: rank {rank} is not in 0..{num_ranks - 1}")
         if self.failure is not None:

@@ -37,7 +37,7 @@ QUICK = 8  # a quick calibration has largest sizes that are so much smaller
 
 
 def gemm(bench: Bench) -> Iterator[PlainPoint]:
-    """Rows through a matrix, its gradient, and the rows' gradient: three shapes of a layer; also of last layers, whose
+    """Products of rows with a matrix, for its gradient and for theirs: three shapes of a layer; also of the last, whose
     results are narrow."""
     rng, most = bench.rng("gemm"), MOST_FLOPS / (QUICK if bench.quick else 1)
     shapes = [(m, *(int(rng.choice(WIDTHS)) for _ in range(2))) for m in sizes(60, 60_000, 10 if bench.quick else 18)]
@@ -76,7 +76,7 @@ def attention(bench: Bench) -> Iterator[PlainPoint]:
 
 
 def elementwise(bench: Bench) -> Iterator[PlainPoint]:
-    """One, two and three passes: column sums, rows scaled or cut off at zero, two tensors added."""
+    """Kernels of one, two and three passes: column sums, rows scaled or cut off at zero, two tensors added."""
     for k, (rows, width) in enumerate(_shapes(bench, "elementwise", 8)):
         a, b, column = bench.tensor(rows, width), bench.tensor(rows, width), bench.tensor(rows, 1)
         yield from bench.kernel("sum_rows", (rows, width), partial(torch.sum, a, 0))
@@ -188,7 +188,7 @@ def copies(bench: Bench) -> Iterator[PlainPoint]:
 
 
 def _backward(result: Tensor, leaves: Sequence[Tensor]) -> Run:
-    """The gradients of a result, as often as wanted."""
+    """A call that computes the gradients of a result, as often as wanted."""
     return partial(torch.autograd.grad, result, leaves, torch.ones_like(result), retain_graph=True)
 
 
@@ -205,7 +205,7 @@ def _shapes(bench: Bench, group: str, fewest: int) -> list[tuple[int, int]]:
 
 
 def _graphs(bench: Bench, group: str, count: int) -> list[tuple[int, int, int, int, float]]:
-    """(rows, columns, entries, width, skew) spread over the grid; rows and width grow, the rest is drawn."""
+    """Graphs as (rows, columns, entries, width, skew) spread over the grid; rows and width grow, the rest is drawn."""
     rng, most = bench.rng(group), MOST_ENTRIES / (QUICK if bench.quick else 1)
     chosen = []
     for rows in sizes(50, 40_000, count):
@@ -257,7 +257,7 @@ def _chain() -> Schedule:
 
 
 def _relay() -> Schedule:
-    """Every op waits for the one before, which is another lane's."""
+    """A schedule in which every op waits for the one before, which is another lane's."""
     lanes = [Lane.HALO if k % 2 else Lane.COMPUTE for k in range(NUM_OPS)]
     waits = [((f"op.{k - 1}", 0),) if k else ((f"op.{NUM_OPS - 1}", 1),) for k in range(NUM_OPS)]
     ops = tuple(_op(k, lane, after) for k, (lane, after) in enumerate(zip(lanes, waits, strict=True)))

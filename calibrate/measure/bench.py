@@ -24,7 +24,7 @@ FEWEST, MOST = 7, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one point: a sample repeats a short thing until it lasts batch_s; samples end when known, or after most_s."""
+    """Limits of one point: a sample repeats short runs until it lasts batch_s; samples end when known, or at most_s."""
 
     most_s: float
     batch_s: float = 0.001
@@ -44,7 +44,7 @@ def summary(samples: list[float], batch: int = 1) -> Timing:
 
 
 def is_known(samples: list[float]) -> bool:
-    """Whether the quartile is: its interval is twice its distance to the median, over the root of their number."""
+    """Whether the quartile is known: its interval is twice its distance to the median, over the root of the number."""
     return len(samples) >= FEWEST and 2 * summary(samples).spread / len(samples) ** 0.5 < ENOUGH
 
 
@@ -104,7 +104,7 @@ class Bench:
     say: Callable[[str], None] = field(default=lambda text: None)
 
     def rng(self, group: str) -> np.random.Generator:
-        """The same numbers on every rank."""
+        """A random generator that gives the same numbers on every rank."""
         return np.random.default_rng([len(group), *group.encode()])
 
     def tensor(self, *shape: int) -> torch.Tensor:
@@ -124,13 +124,13 @@ class Bench:
         dist.barrier(group=self.control)
 
     def agree(self, value: float) -> float:
-        """Rank 0's value."""
+        """Give every rank the value of rank 0."""
         shared = torch.tensor([value], dtype=torch.float64)
         dist.broadcast(shared, 0, group=self.control)
         return float(shared)
 
     def all_values(self, value: float) -> list[float]:
-        """Every rank's value."""
+        """Gather the value of every rank, in rank order."""
         shared = torch.zeros(self.num_ranks, dtype=torch.float64)
         shared[self.rank] = value
         dist.all_reduce(shared, group=self.control)

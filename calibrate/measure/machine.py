@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to measure, and how."""
+    """A wish for a calibration: what to measure, and how."""
 
     num_ranks: int
     backend: str
@@ -124,7 +124,7 @@ def _enter(wanted: Wanted, host: Host | None, environment: dict[str, str], repor
 
 
 def measure_rank(wanted: Wanted, on_group: OnGroup, say: Say) -> None:
-    """One rank's part, in a process that torchrun or `measure_here` started; rank 0 tells."""
+    """Measure one rank's part, in a process that torchrun or `measure_here` started; rank 0 hands on the points."""
     with _bench(wanted, say) as bench:
         for name in _agreed(bench, wanted.groups):
             if name not in ALONE and bench.num_ranks < 2:
@@ -146,7 +146,7 @@ def _measure(bench: Bench, name: str) -> list[PlainPoint]:
 
 
 def merged(rounds: Sequence[list[PlainPoint]]) -> list[PlainPoint]:
-    """Of every point the least disturbed time; of a ratio, which others can bend both ways, the middle one."""
+    """The least disturbed time of every point; of a ratio, which others can bend both ways, the middle one."""
     best: list[PlainPoint] = []
     for same in zip(*rounds, strict=True):
         ordered = sorted(same, key=lambda one: float(one["seconds"]))

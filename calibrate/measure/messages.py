@@ -29,7 +29,7 @@ MOST_SAMPLES, BATCH_S = 200, 0.0001  # short batches: a core that others take sp
 
 
 def messages(bench: Bench) -> Iterator[PlainPoint]:
-    """There and back between the first two ranks; a message takes half of it."""
+    """Messages there and back between the first two ranks; one takes half of the time."""
     for size in sizes(4, MOST_BYTES / (QUICK if bench.quick else 1), 8 if bench.quick else 15):
         there, back = room(bench, size), room(bench, size)
         timing = together(bench, partial(_there_and_back, bench, there, back))
@@ -47,7 +47,7 @@ def _there_and_back(bench: Bench, there: Tensor, back: Tensor) -> None:
 
 
 def exchanges(bench: Bench) -> Iterator[PlainPoint]:
-    """Everybody to everybody at once: what all streams of the machine carry, and what of the cores that takes."""
+    """Exchanges of all with all at once: what all streams of the machine carry, and what of the cores that takes."""
     for size in sizes(
         4000, MOST_BYTES / (QUICK if bench.quick else 1) / (bench.num_ranks - 1), 4 if bench.quick else 7
     ):
@@ -109,7 +109,7 @@ def overlap(bench: Bench) -> Iterator[PlainPoint]:
 
 
 def _beside(bench: Bench, run: Run, move: Run, times: int) -> tuple[Timing, float]:
-    """(seconds of the kernel while a thread moves messages, seconds of one exchange meanwhile)."""
+    """The seconds of a kernel while a thread moves messages, and the seconds of one exchange meanwhile."""
     seconds: list[float] = []
     thread = threading.Thread(target=_repeat, args=(bench, move, times, seconds), daemon=True)
     bench.meet()
@@ -140,7 +140,7 @@ def _repeat(bench: Bench, move: Run, times: int, seconds: list[float]) -> None:
 
 
 def _typical(bench: Bench) -> dict[str, Run]:
-    """A kernel of each kind that caches and memory bound, larger than those."""
+    """A kernel of each kind that caches and memory bound, on tensors larger than the caches."""
     rows, width, grown = 60_000, 128, bench.tensor(60_000, 128)
     matrix, column = bench.tensor(width, width), bench.tensor(rows, 1)
     sums = some_graph(bench, rows, rows, 15 * rows, 1.0)
@@ -177,7 +177,7 @@ def together(bench: Bench, run: Run, clock: Clock = time.perf_counter) -> Timing
 
 
 def room(bench: Bench, num_bytes: float) -> Tensor:
-    """Numbers where the transport takes them."""
+    """A tensor of so many bytes, where the transport can take it."""
     return torch.zeros(max(1, int(num_bytes) // 4), device=bench.link.wire)
 
 
@@ -188,7 +188,7 @@ def _for_peers(bench: Bench, num_bytes: float) -> list[tuple[int, Tensor]]:
 def transfer(
     bench: Bench, *, sends: Sequence[tuple[int, Tensor]] = (), receives: Sequence[tuple[int, Tensor]] = ()
 ) -> None:
-    """Messages as the executor posts them: receives first over gloo, all in one group over nccl."""
+    """Send and receive messages as the executor posts them: receives first over gloo, all in one group over nccl."""
     works: list[Any]
     if bench.link.backend == "nccl":
         ops = [dist.P2POp(dist.isend, rows, peer) for peer, rows in sends]

@@ -22,7 +22,7 @@ ATTEMPTS = 2  # of one measurement
 
 
 def reference_seconds() -> float:
-    """What the kernel takes now, on every core at once, the slowest of them."""
+    """Seconds that a small kernel takes now on the slowest core, run on every core at once."""
     cores = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(cores) as pool:
         return max(pool.map(lambda _: _work(), range(cores)))
@@ -38,7 +38,7 @@ def _work() -> float:
 
 @dataclass(slots=True)
 class Machine:
-    """Knows the best pace it has seen."""
+    """A machine that knows the best pace it has seen."""
 
     reference: Callable[[], float] = reference_seconds
     pause: Callable[[float], None] = sleep
@@ -50,7 +50,7 @@ class Machine:
         return pace_s
 
     def wait_until_calm(self) -> float:
-        """The pace at which patience or others' work ended."""
+        """Wait until others' work, or patience, has ended; returns the pace then."""
         waited_s = 0.0
         while (pace_s := self.now()) > BUSY * self.best_s and waited_s < PATIENCE_S:
             self.pause(PAUSE_S)
@@ -58,7 +58,7 @@ class Machine:
         return pace_s
 
     def measure(self, action: Callable[[], T]) -> tuple[T, float]:
-        """What an action returns, and the slower of the paces before and after it."""
+        """Run an action; returns its result, and the slower of the paces before and after it."""
         for _ in range(ATTEMPTS):
             before_s = self.wait_until_calm()
             result = action()

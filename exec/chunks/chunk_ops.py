@@ -13,12 +13,12 @@ from halocast.schedule.ir import Op, Role
 
 
 def shuffle(state: RankState, op: Op, epoch: int) -> int:
-    """The order is drawn where it is asked for: all lanes of all stages draw the same."""
+    """Do nothing: the order of chunks is drawn where it is asked for, and all lanes of all stages draw the same."""
     return 0
 
 
 def forward(state: RankState, op: Op, epoch: int) -> int:
-    """One layer on one chunk, as an autograd graph of its own; its result joins the table of the next layer."""
+    """Run one layer on one chunk, as an autograd graph of its own; its result joins the table of the next layer."""
     here, (layer, _) = chunk_state(state), op.index
     chunk = here.in_slot(op, epoch)
     rows = here.joined(op, chunk, epoch).requires_grad_(layer > 0)
@@ -69,7 +69,7 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
-    """Gradients of halo rows: to the fresh ones now; to those of the snapshot in the next epoch, if the op says so."""
+    """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so."""
     (fresh, old), own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
     _add(own, chunk.halo, grad, fresh, op.work.scale)
     if here.has(op.writes, Role.LATE_GRAD):
@@ -82,7 +82,7 @@ def _add(table: Tensor, halo: Tensor, grad: Tensor, places: Tensor, scale: float
 
 
 def _take(table: Tensor, chunk: Chunk) -> Tensor:
-    """A chunk's gradient, which leaves zeros behind."""
+    """Take a chunk's gradient out of its table, leaving zeros behind."""
     rows = table[chunk.rows]
     taken = rows.clone()
     rows.zero_()
@@ -96,7 +96,7 @@ def refresh(state: RankState, op: Op, epoch: int) -> int:
 
 
 def turn(state: RankState, op: Op, epoch: int) -> int:
-    """This epoch's late gradients are the next one's old ones."""
+    """Make this epoch's late gradients the next one's old ones."""
     here = chunk_state(state)
     here.tables[op.writes[0]].copy_(here.tables[op.reads[0]])
     here.tables[op.reads[0]].zero_()

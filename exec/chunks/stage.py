@@ -50,7 +50,7 @@ class Chunk:
 
 
 class ChunkState(RankState):
-    """What a stage holds beside a rank's usual state: the chunks, and tables of rows by buffer name."""
+    """The state of a stage beside a rank's usual one: the chunks, and tables of rows by buffer name."""
 
     def __init__(self, job: Job, parts: list[Part], rank: int, link: Endpoint) -> None:
         dtype = getattr(torch, job.settings.dtype)
@@ -86,7 +86,7 @@ class ChunkState(RankState):
         )
 
     def _meet_ways(self, parts: list[Part]) -> None:
-        """Which way of its stage this is, and who needs which rows."""
+        """Learn which way of its stage this rank is, and who needs which rows."""
         self.way = 0
         self.ways_ranks: tuple[int, ...] = (self.rank,)
         for op in self.schedule.by_rank[self.rank]:
@@ -187,7 +187,7 @@ class ChunkState(RankState):
         return rows
 
     def _share_weights(self) -> None:
-        """Every stage's layers to all ranks."""
+        """Send the weights of every stage's layers to all ranks."""
         own = {id(weight) for weight in self.own.parameters()}
         weights = list(self.model.parameters())
         flat = torch.cat([w.detach().reshape(-1) * (id(w) in own and self.way == 0) for w in weights])
@@ -198,7 +198,7 @@ class ChunkState(RankState):
 
 
 def numbered(schedule: Schedule) -> dict[str, int]:
-    """The messages of a schedule; both ends number them alike."""
+    """A number for every message of a schedule, by name; both ends number them alike."""
     names = sorted({op.name for op in schedule.ops if op.kind in (Kind.SEND, Kind.EXCHANGE)})
     return {name: number for number, name in enumerate(names)}
 

@@ -22,13 +22,13 @@ HAS_CALLS = hasattr(os, "sched_setaffinity")  # on Linux
 
 
 def share_of_cores(num_ranks: int) -> int:
-    """How many threads each of a machine's ranks may use."""
+    """The number of threads that each of a machine's ranks may use."""
     num = len(os.sched_getaffinity(0)) if HAS_CALLS else os.cpu_count() or 1
     return max(1, num // num_ranks)
 
 
 def keep_to_cores(rank: int, num_ranks: int) -> int:
-    """For the calling thread and all it starts from now on; how many of them may compute. `rank`: on this machine."""
+    """Bind the calling thread, and all it starts, to the cores of a rank here; returns how many may compute."""
     num = share_of_cores(num_ranks)
     if HAS_CALLS:
         with suppress(OSError):  # a sandbox may not allow it; then ranks are where the system puts them
@@ -51,7 +51,7 @@ def go_back(before: tuple[set[int], int]) -> None:
 
 
 def go_first() -> None:
-    """The calling thread may take the core from batch threads."""
+    """Let the calling thread take the core from batch threads."""
     if HAS_CALLS:
         _be(os.SCHED_OTHER)
 

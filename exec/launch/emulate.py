@@ -68,7 +68,7 @@ class Emulation:
             raise RunError(failed[0])
 
     def _namespaces(self) -> list[str]:
-        """As the machine has them, since an interrupted command may or may not have made its own."""
+        """The own namespaces as the machine has them, since an interrupted command may or may not have made one."""
         return [name for name in _all_namespaces() if name.startswith(f"{self._name}-")]
 
     def _build(self) -> tuple[Host, ...]:
@@ -94,7 +94,7 @@ class Emulation:
 
 
 def can_emulate() -> str:
-    """Why hosts cannot be emulated here; empty if they can, which is tried."""
+    """The reason why hosts cannot be emulated here; empty if they can, which is tried."""
     missing = _missing_capabilities()
     if missing:
         return f"it needs root ({' and '.join(missing)} missing)"
@@ -145,7 +145,7 @@ def _missing_capabilities() -> list[str]:
 
 
 def _limit(namespace: str, device: str, bytes_per_s: float, burst_s: float) -> None:
-    """A rate that the cores do not reach needs no bucket, which would only cost them time."""
+    """Limit a NIC's rate; one that the cores do not reach needs no bucket, which would only cost them time."""
     if bytes_per_s >= UNLIMITED_BYTES_PER_S:
         return
     burst = max(FRAME_BYTES, round(bytes_per_s * burst_s))
@@ -155,7 +155,7 @@ def _limit(namespace: str, device: str, bytes_per_s: float, burst_s: float) -> N
 
 
 def _remove(namespaces: Sequence[str]) -> list[str]:
-    """Remove all that can be; what went wrong with the others. Devices end with their namespace."""
+    """Remove all namespaces that can be; returns what went wrong with the others. Devices end with their namespace."""
     failed = []
     for name in namespaces:
         try:

@@ -47,7 +47,7 @@ class Gang:
         )
 
     def train(self, job: Job, parts: Iterable[Part], place: Path) -> Run:
-        """The leader's: one run on all ranks, in a directory below `place`, which all hosts see."""
+        """Lead one run on all ranks, in a directory below `place`, which all hosts see."""
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".job-", dir=place) as name, _stored(job) as stored:
             directory = Path(name).resolve()
@@ -58,7 +58,7 @@ class Gang:
             return gather(directory, stored)
 
     def follow(self) -> None:
-        """Everybody else's: run what the leader says until it says that there is no more."""
+        """Run what the leader says until it says that there is no more; for all ranks but the leader."""
         while True:
             directory, port = self._hear(None)
             if not directory:
@@ -78,7 +78,7 @@ class Gang:
         return str(directory), int(port)
 
     def _run(self, directory: str, port: int) -> list[End]:
-        """This rank's process of a run; how those of all ranks ended. None starts unless all see the directory."""
+        """Run this rank's process; returns how those of all ranks ended. None starts unless all see the directory."""
         if not all(self._everybodys(Path(directory).is_dir())):
             return self._everybodys((int(not Path(directory).is_dir()), f"{directory}: not to be seen on this host"))
         environment = {
@@ -100,7 +100,7 @@ class Gang:
 
 
 def _failure(directory: Path, ends: list[End]) -> str:
-    """What the ranks left in the job, or the last that one of them said."""
+    """The reason the ranks left in the job, or the last that one of them said."""
     codes = [code for code, _ in ends]
     if any((directory / f"error-{rank}.json").exists() for rank in range(len(ends))):
         return failure_of(directory, codes)
@@ -110,7 +110,7 @@ def _failure(directory: Path, ends: list[End]) -> str:
 
 @contextmanager
 def _stored(job: Job) -> Iterator[Job]:
-    """With its store, which is this host's memory unless it is said to be elsewhere."""
+    """A job with its store, which is this host's memory unless it is said to be elsewhere."""
     with store_place(job) as placed:
         if placed is not job and num_here() < dist.get_world_size():
             raise RunError("rows are kept in the memory of one host; for several, --set run.store=redis://HOST:PORT/0")

@@ -32,7 +32,7 @@ class Optimizer(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How to train, as the [run] section of a scenario says it.
+    """Settings of a training run, as the [run] section of a scenario says them.
 
     `eval_every` N scores the weights exactly every N epochs with the clock stopped (0: at the end).
     """
@@ -65,13 +65,13 @@ class RunSettings:
 
     @property
     def numbers(self) -> Numbers:
-        """What layers compute with."""
+        """The type of numbers that layers compute with."""
         return Numbers.TF32 if self.tf32 else Numbers(self.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(RunSettings):
-    """How to train, with what the machine and its world add to a scenario's [run] section."""
+    """Settings of a training run, with what the machine and its world add to a scenario's [run] section."""
 
     backend: str = "gloo"
     speed: dict[str, float] = field(default_factory=dict)  # by rank: a straggler's, relative to what it could do

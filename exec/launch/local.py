@@ -36,7 +36,7 @@ BLAME_S = 1.5  # how long to wait for the failing rank's own message once a peer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run leaves: its trace, and per epoch the loss and the scores (train, val, test) over all ranks."""
+    """The outcome of a run: its trace, and per epoch the loss and the scores (train, val, test) over all ranks."""
 
     trace: Trace
     losses: tuple[float, ...]
@@ -121,7 +121,7 @@ def _start(directory: Path, num_ranks: int, port: int, hosts: Sequence[Host]) ->
 
 
 def rank_environment(rank: int, port: int, hosts: Sequence[Host], num_ranks: int) -> dict[str, str]:
-    """What torchrun would set, for ranks that are all on this machine."""
+    """The environment variables that torchrun would set, for ranks that are all on this machine."""
     return {
         "HALOCAST_LAUNCHED": "1",
         "TORCHELASTIC_USE_AGENT_STORE": "False",  # torchrun, if it started us, serves its own ranks only
@@ -137,7 +137,7 @@ def rank_environment(rank: int, port: int, hosts: Sequence[Host], num_ranks: int
 
 
 def start_server() -> None:
-    """With SIGINT blocked: a terminal sends Ctrl-C to every process, and one that is importing torch would tell."""
+    """Start the server with SIGINT blocked: Ctrl-C reaches every process, and one importing torch would tell."""
     resource_tracker.ensure_running()  # the server would start it, and that unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -154,7 +154,7 @@ def _enter(directory: Path, host: Host | None, environment: dict[str, str]) -> N
 
 
 def settle_rank(host: Host | None, environment: dict[str, str]) -> None:
-    """In the rank's process: on its host, never outlive the launcher, leave Ctrl-C to it."""
+    """Settle a rank's process: enter its host, never outlive the launcher, leave Ctrl-C to it."""
     if host is not None:  # first: threads that run already would stay outside
         try:
             enter(host)
@@ -206,7 +206,7 @@ def _blame(ranks: list[BaseProcess], directory: Path) -> str:
 
 
 def failure_of(directory: Path, codes: Sequence[int]) -> str:
-    """Why a run failed all of whose ranks have ended, as `_blame` chooses."""
+    """The reason why a run failed all of whose ranks have ended, as `_blame` chooses."""
     reports = [_reason(code, directory, rank) for rank, code in enumerate(codes) if code]
     return str(next((one for one in reports if not one["peer"]), reports[0])["message"])
 

@@ -55,7 +55,7 @@ class Weighted:
 
 
 def all_ids(rows: Tensor, lists: Ints) -> Ids:
-    """Nothing is left out; `lists` says where the rows of each peer begin."""
+    """The ids of all rows, none left out; `lists` says where the rows of each peer begin."""
     return Ids(picked=picked(np.arange(lists[-1]), lists), rows=rows)
 
 

@@ -32,7 +32,7 @@ Handler = Callable[[RankState, Op, int], int]
 
 
 def sample_rows(state: RankState, op: Op, epoch: int) -> int:
-    """Boundary rows, drawn by their owner."""
+    """Draw the boundary rows that this rank, their owner, sends."""
     params = dict(op.work.params)
     drawn = draw_boundary(
         state.part.send_offsets, float(params["rate"]), seed=int(params["seed"]), rank=state.rank, epoch=epoch
@@ -42,7 +42,7 @@ def sample_rows(state: RankState, op: Op, epoch: int) -> int:
 
 
 def sample_drop(state: RankState, op: Op, epoch: int) -> int:
-    """As many edges dropped as boundary sampling would drop, of those from halo nodes or of all but self-loops."""
+    """Drop as many edges as boundary sampling would, of those from halo nodes or of all but self-loops."""
     params, part = dict(op.work.params), state.part
     candidates = CANDIDATES[params["of"]](part)
     num_dropped = dropped_by_boundary(part, float(params["rate"]))
@@ -89,12 +89,12 @@ def exchange_ids(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _marked(ids: Ids) -> Ints:
-    """A cached row's id travels as its complement: later layers need the row, layer 0 has it."""
+    """Ids with those of cached rows as their complements: later layers need such a row, layer 0 has it."""
     return ids.picked.ids if ids.cached is None else np.where(ids.cached, ~ids.picked.ids, ids.picked.ids)
 
 
 def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list[int]]:
-    """How many ids come from each rank."""
+    """Tell the other ranks how many ids they get; returns the bytes sent and how many ids come from each rank."""
     channel = state.channels[count_of(op)]
     said = np.array(ids.counts)[np.array(channel.send_rows) > 0]
     num_bytes = channel.run(epoch, _tensor(state, said).reshape(-1, 1))

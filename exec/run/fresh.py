@@ -17,7 +17,7 @@ from halocast.schedule.ir import Kind, Rows
 
 
 def set_initial_values(state: RankState) -> None:
-    """What buffers begin with that do not begin as zeros, and halo rows that stay as they are; all ranks call it."""
+    """Fill buffers that do not begin as zeros, and halo rows that stay as they are; all ranks call it."""
     for buffer in state.schedule.buffers:
         if (
             buffer.rank == state.rank
@@ -43,7 +43,7 @@ def _written(state: RankState) -> set[str]:
 
 
 def fresh_rows(state: RankState) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-    """By layer: the halo rows of its input, and the gradients that other ranks give back for our rows of it."""
+    """Halo rows of every layer's input, and the gradients that other ranks give back for our rows of it, by layer."""
     state.model.eval()
     halo, passes = _forward(state)
     logits = passes[-1][1].detach().requires_grad_()
@@ -80,13 +80,13 @@ def _forward(state: RankState) -> tuple[dict[int, Tensor], list[tuple[Tensor, Te
 
 
 def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor, rows: Tensor | None) -> None:
-    """`rows`: which halo rows were used, if not all."""
+    """Note how far the halo rows that were used are from fresh ones; `rows` says which, if not all."""
     fresh = state.gather(inner, f"fresh rows of layer {layer} in epoch {epoch}")
     _note(state, epoch, layer, "features", used, fresh if rows is None else fresh[rows])
 
 
 def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> None:
-    """The partial gradients of halo rows that were made in this epoch, sent to their owners at once."""
+    """Note how far used gradients are from fresh ones: those of halo rows, sent to their owners at once."""
     partial = state.made_grads[layer]
     what = f"fresh gradients of layer {layer} in epoch {epoch}"
     fresh = gather_once(state.link, partial.contiguous(), state.recv_counts, state.send_counts, what)

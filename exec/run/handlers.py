@@ -46,7 +46,7 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 
 
 def forward(state: RankState, op: Op, epoch: int) -> int:
-    """One layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
+    """Run one layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     layer = op.index[0]
     if pieces.is_piece(state, op):
         done = pieces.forward(state, op, epoch)
@@ -131,7 +131,7 @@ def _pass_first(state: RankState, op: Op, layer: int, epoch: int) -> None:
 
 
 def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | None:
-    """What halo rows are multiplied by, since only some of them are there."""
+    """The factors that halo rows are multiplied by, since only some of them are there."""
     return None if graph is None or state.job.spec.attends(layer) else graph.scale
 
 
@@ -155,7 +155,7 @@ def smooth(state: RankState, op: Op, epoch: int) -> int:
 
 
 def exchange(state: RankState, op: Op, epoch: int) -> int:
-    """Rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
+    """Send rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
     moves = state.rows_of(op.reads[0])
     if moves in IDS:
         return exchange_ids(state, op, epoch)

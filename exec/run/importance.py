@@ -42,7 +42,7 @@ class Cache:
 
 
 def sample_edges(state: RankState, op: Op, epoch: int) -> int:
-    """Edges of a coming epoch, each with its own probability, and the halo rows they need."""
+    """Draw the edges of a coming epoch, each with its own probability, and the halo rows they need."""
     params, part = dict(op.work.params), state.part
     version, p = _odds(state, op, epoch)
     kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]))
@@ -90,7 +90,7 @@ def _without_cached(state: RankState, ids: Ids) -> Ids:
 
 
 def recall(state: RankState, op: Op, epoch: int) -> int:
-    """Received rows and cached ones in one tensor; then the cache takes what it should have and drops the rest."""
+    """Join received and cached rows in one tensor; then the cache takes what it should have and drops the rest."""
     received = state.read(op, Rows.HALO, epoch)
     ids: Ids = state.read(op, Rows.HALO_IDS, epoch)
     if ids.cached is None or ids.to_cache is None:  # nothing has been drawn by then
@@ -156,7 +156,7 @@ def _squares(rows: Tensor, matrix: Tensor | None) -> Reals:
 
 
 def _neighbour_matrix(linear: nn.Module) -> Tensor | None:
-    """What a layer multiplies its neighbours' rows with."""
+    """The matrix with which a layer multiplies its neighbours' rows."""
     for name in ("neighbours", "rows"):
         module = getattr(linear, name, None)
         if isinstance(module, nn.Linear):
@@ -165,7 +165,7 @@ def _neighbour_matrix(linear: nn.Module) -> Tensor | None:
 
 
 def _joined(squares: Reals) -> Reals:
-    """Lengths over all layers; a row that never came counts as the mean of those that did."""
+    """Lengths of rows over all layers; a row that never came counts as the mean of those that did."""
     known = ~np.isnan(squares)
     means = np.where(known, squares, 0).sum(1) / np.maximum(known.sum(1), 1)
     return np.asarray(np.sqrt(np.where(known, squares, means[:, None]).sum(0)))

@@ -22,7 +22,7 @@ STUCK = 2  # time limits without any progress, so that a lane that waits for ano
 
 
 class Stopped(Exception):  # noqa: N818  not an error: another lane failed first
-    """Ends a lane because another one has failed."""
+    """The end of a lane because another one has failed."""
 
 
 class Progress:
@@ -42,7 +42,7 @@ class Progress:
         self.failure: BaseException | None = None
 
     def wait(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
-        """Until all of its own rank that the op's instance waits for is done; returns what it waits for elsewhere."""
+        """Wait until all on its own rank that an op's instance awaits is done; returns what it awaits elsewhere."""
         waits = self._schedule.awaits(op, epoch)
         for source, instance in waits:
             if source.rank == op.rank:
@@ -50,7 +50,7 @@ class Progress:
         return [wait for wait in waits if wait[0].rank != op.rank]
 
     def wait_for(self, name: str, instance: int, op: Op, epoch: int) -> None:
-        """Until instance `instance` of `name` is done; `op` and `epoch` say who waits, for the message."""
+        """Wait until instance `instance` of `name` is done; `op` and `epoch` say who waits, for the message."""
         if self._done[name] >= instance and self.failure is None:  # a stale read of _done only costs the lock
             return
         changed = self._changed[name]

@@ -29,7 +29,7 @@ class RowError:
 
 @dataclass(slots=True)
 class AgeNotes:
-    """What one rank notes while it runs; lanes write to different keys."""
+    """Notes of one rank on ages of rows while it runs; lanes write to different keys."""
 
     made: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))  # exchange, instance -> epoch
     # (epoch, exchange, instance, rows from each peer if they are drawn)

@@ -33,7 +33,7 @@ class _Post:
         return self._schedule.num_bytes(op)
 
     def wait_for_pushes(self, op: Op, epoch: int, waits: list[tuple[Op, int]]) -> None:
-        """Until other ranks have pushed what a bounded PULL may not run ahead of."""
+        """Wait until other ranks have pushed what a bounded PULL may not run ahead of."""
 
         def there() -> bool:
             return all(self._pushed[push.rank, push.name] >= instance for push, instance in waits)

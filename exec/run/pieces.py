@@ -69,7 +69,7 @@ def forward(state: "RankState", op: Op, epoch: int) -> Tensor | None:
 
 
 def _begin(state: "RankState", op: Op, epoch: int) -> Tensor:
-    """The sum over the part's own columns."""
+    """Begin a layer with the sum over the part's own columns."""
     layer = op.index[0]
     name = next(name for name in state.names(op.reads, Rows.INNER) if state.role_of(name) in ENTER)
     own = state.value(op, name, epoch).detach().requires_grad_(layer > 0)
@@ -86,7 +86,7 @@ def _summed(state: "RankState", layer: int, matrix: str, rows: Tensor) -> Tensor
 
 
 def backward(state: "RankState", op: Op, epoch: int, grad: Tensor | None) -> None:
-    """From the gradient of a layer's output to those of its own rows and of its sum; or, without one, from the sum's to
+    """Go from the gradient of a layer's output to those of its own rows and of its sum; without one, from the sum's to
     those of the rows of one exchange."""
     layer = op.index[0]
     if grad is None:

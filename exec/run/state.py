@@ -36,7 +36,7 @@ OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = 
 
 @dataclass(slots=True, kw_only=True)
 class EpochOutcome:
-    """What a rank knows of one epoch's outcome; sums over ranks give the loss and the scores."""
+    """The outcome of one epoch as a rank knows it; sums over ranks give the loss and the scores."""
 
     loss: float
     hits: list[tuple[float, float]]  # (numerator, denominator) per mask, of the training forward
@@ -122,11 +122,11 @@ class RankState:
             return NEIGHBOURS[self.job.spec.kind](self.block, rows)
 
     def gather(self, rows: Tensor, what: str) -> Tensor:
-        """Fresh halo rows, outside the schedule."""
+        """Fetch fresh halo rows, outside the schedule."""
         return gather_once(self.link, rows[self.send_rows], self.send_counts, self.recv_counts, what)
 
     def _sources(self) -> dict[tuple[str, str], tuple[Op, int]]:
-        """(op, buffer it reads) -> the writer it means and how many epochs back; looked up in every op."""
+        """The writer that each (op, buffer it reads) means and how many epochs back; looked up in every op."""
         pairs = [(op, name) for op in self.schedule.by_rank[self.rank] for name in op.reads]
         sources = {(op.name, name): read_lag(self.schedule, op, name) for op, name in pairs}
         return {key: seen for key, seen in sources.items() if seen}
@@ -144,7 +144,7 @@ class RankState:
         return None if name is None else self.value(op, name, epoch)
 
     def value(self, op: Op, name: str, epoch: int) -> Any:
-        """What the writer of `name` wrote in the instance that `op` means; its initial value before the first."""
+        """The value of `name` from the writer's instance that `op` means; before the first, its initial one."""
         instance = self.instance(op, name, epoch)
         if instance is None:
             return self.kept[name]
@@ -196,13 +196,13 @@ class RankState:
         return all(self.running().is_done(*last) for last in self.last_reads(writer, name, instance))
 
     def last_reads(self, writer: Op, name: str, instance: int) -> Iterator[tuple[str, int]]:
-        """(reader, the last epoch in which it reads that instance) for every reader of a buffer."""
+        """Pairs (reader, the last epoch in which it reads that instance), for every reader of a buffer."""
         for reader in self.readers[name]:
             lag = self.sources[reader.name, name][1]
             yield reader.name, reader.latest(instance + writer.every - 1 + lag)
 
     def names(self, names: tuple[str, ...], rows: Rows | None = None, *, role: Role | None = None) -> tuple[str, ...]:
-        """Those of the named buffers that hold such rows and have such a role."""
+        """The names of those of the named buffers that hold such rows and have such a role."""
         buffers = ((name, self._buffer(name)) for name in names)
         return tuple(name for name, b in buffers if rows in (None, b.rows) and role in (None, b.role))
 

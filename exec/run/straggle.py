@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Stretch:
-    """How a rank's kernels are slowed down; a perfect rank's are left alone."""
+    """A slowdown of a rank's kernels; a perfect rank's are left alone."""
 
     def __init__(self, rank: int, settings: Settings) -> None:
         self.slower = max(0.0, 1 / settings.speed.get(str(rank), 1.0) - 1)

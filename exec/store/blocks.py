@@ -84,7 +84,7 @@ def pieces(table: Table, rows: Rows) -> Iterator[Piece]:
 
 
 class Backend(Protocol):
-    """Where the rows are. `write` and `read` take pieces in ascending order; a row is written and read as a whole."""
+    """A place for rows. `write` and `read` take pieces in ascending order; a row is written and read as a whole."""
 
     @classmethod
     def create(cls, where: str, tables: tuple[Table, ...], timeout_s: float) -> Self: ...

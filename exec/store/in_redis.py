@@ -169,7 +169,7 @@ class RedisBackend:
             self._client.close()
 
     def _reserve(self, table: Table) -> None:
-        """Zeros for all blocks, so that a server without room says so now."""
+        """Write zeros for all blocks, so that a server without room says so now."""
         size = _record(table).itemsize
         for block in range(table.num_blocks):
             key = self._key(table, block)
@@ -204,7 +204,7 @@ class RedisBackend:
 
 
 def _client(url: str, timeout_s: float) -> redis.Redis:
-    """No retries: they would multiply the time limit, and repeat an addition that was only slow to be answered."""
+    """A client without retries, which would multiply the time limit, and repeat an addition that was only slow."""
     try:
         return redis.Redis.from_url(
             url,
@@ -223,7 +223,7 @@ def _shown(url: str) -> str:
 
 
 def _record(table: Table) -> np.dtype[Any]:
-    """What a row is on the server; its version is stored plus one, so that zeros say -1."""
+    """The layout of a row on the server; its version is stored plus one, so that zeros say -1."""
     row = table.held.newbyteorder("<")
     return np.dtype([("version", "<i8"), ("row", row, (table.width,))])
 

@@ -42,7 +42,7 @@ class Store:
 
     @property
     def address(self) -> str:
-        """What `open_store` needs in another process; in Redis, with the password if `where` had one."""
+        """The address that `open_store` needs in another process; in Redis, with the password if `where` had one."""
         return self._backend.address
 
     def push(self, table: str, rows: Rows, values: ArrayLike, version: int) -> None:

@@ -105,7 +105,7 @@ def pull(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _slot(state: RankState, writer: Op, instance: int) -> int:
-    """Where in its table the rows of an instance begin."""
+    """The row of its table at which the rows of an instance begin."""
     pushes = state.schedule.writers(state.rank, writer.writes[0])
     own = next(op for op in pushes if op.rank == state.rank)
     buffer = state.schedule.buffer(SHARED, writer.writes[0])
@@ -149,13 +149,13 @@ def _turns(table: str) -> str:
 
 
 def _array(values: torch.Tensor) -> np.ndarray:
-    """What the store keeps; of bfloat16 numbers the bits."""
+    """The array that the store keeps of a tensor; of bfloat16 numbers the bits."""
     given = values.detach().cpu()
     return (given.view(torch.int16) if given.dtype is torch.bfloat16 else given).numpy()
 
 
 def _tensor(state: RankState, rows: np.ndarray) -> torch.Tensor:
-    """Rows as the store kept them."""
+    """A tensor of rows as the store kept them."""
     return torch.from_numpy(rows).view(state.features.dtype).to(state.link.device)
 
 

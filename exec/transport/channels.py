@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def make_channels(state: "RankState") -> dict[str, Channel]:
-    """One per exchange, and one more where the number of ids has to be said first."""
+    """Make a channel per exchange, and one more where the number of ids has to be said first."""
     names = sorted({op.name for op in state.schedule.ops if op.kind is Kind.EXCHANGE})
     channels: dict[str, Channel] = {}
     for op in state.schedule.by_rank[state.rank]:

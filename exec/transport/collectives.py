@@ -57,7 +57,7 @@ def pass_on(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _given(state: RankState, op: Op, epoch: int) -> Tensor:
-    """What the op reads: the weights or their gradients where they lie, or the value of another buffer."""
+    """The tensor that an op reads: the weights or their gradients where they lie, or the value of another buffer."""
     flat = state.flat(op.reads[0])
     return (state.value(op, op.reads[0], epoch) if flat is None else flat).detach().contiguous()
 

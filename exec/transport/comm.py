@@ -37,7 +37,7 @@ class PeerError(RunError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What all channels of a rank share."""
+    """The connections and settings that all channels of a rank share."""
 
     rank: int
     timeout_s: float
@@ -58,7 +58,7 @@ class Endpoint:
 
     @property
     def wire(self) -> torch.device:
-        """Where tensors lie that the transport can take as they are."""
+        """The device of tensors that the transport can take as they are."""
         return self.device if self.backend == "nccl" else torch.device("cpu")
 
     def room(self, rows: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class Endpoint:
         return room
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """Copy and wait for it, unless both are the same."""
+        """Copy one tensor to another and wait for it, unless both are the same."""
         if source is not target:
             self.seam.copy(source, target)
             self.seam.finish()
@@ -171,7 +171,7 @@ class Channel:
         return (self.send_rows, self.recv_rows) if self.drawn is None else self.drawn(epoch)
 
     def _leaving(self, packed: Tensor, send_rows: list[int]) -> Iterator[tuple[int, Tensor]]:
-        """(peer, its rows where the transport reads them); if staged, each as soon as it is down."""
+        """Pairs (peer, its rows where the transport reads them); if staged, each as soon as it is down."""
         parts = _segments(packed, send_rows)
         if self._outbox is None:
             yield from parts
@@ -203,7 +203,7 @@ class Channel:
         ]
 
     def _make_room(self, epoch: int, recv_rows: list[int]) -> None:
-        """A slot as large as drawn."""
+        """Make the slot of an instance as large as its drawn sizes say."""
         if self.drawn is None:
             return
         slot = self._slot(epoch)
@@ -232,7 +232,7 @@ class Channel:
 
 
 def _segments(rows: Tensor, counts: list[int]) -> list[tuple[int, Tensor]]:
-    """(peer, its slice) of rows grouped by peer, without the peers that have none."""
+    """Pairs (peer, its slice) of rows grouped by peer, without the peers that have none."""
     return [(peer, part) for peer, part in enumerate(torch.split(rows, counts)) if len(part)]
 
 

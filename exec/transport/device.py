@@ -47,16 +47,16 @@ class Event(Protocol):
 
 
 class Seam(Protocol):
-    """What the calling thread's lane asks of the device."""
+    """Requests of the calling thread's lane to the device."""
 
     @property
     def where(self) -> torch.device:
-        """Where tensors of the device lie."""
+        """The torch device on which tensors lie."""
         ...
 
     @property
     def stages(self) -> bool:
-        """Whether its memory is not the host's, so that a transport of the host needs copies."""
+        """Whether the device's memory is not the host's, so that a transport of the host needs copies."""
         ...
 
     def enter(self, lane: Lane) -> None:
@@ -174,7 +174,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The event of a twin."""
+    """The event of a twin device."""
 
     queue: _Queue
     num_jobs: int
@@ -240,7 +240,7 @@ def ending(device: Seam, handle: Callable[[Op, int], int]) -> Callable[[Op, int]
 
 
 def usual_backend(num_ranks: int) -> str:
-    """nccl where every one of so many ranks of this host can have a GPU of its own, else gloo."""
+    """The backend: nccl where every one of so many ranks of this host can have a GPU of its own, else gloo."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return "nccl" if gpus >= num_ranks else "gloo"
 

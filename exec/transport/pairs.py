@@ -18,7 +18,7 @@ MOST_TABLES = 2  # in one message
 
 
 def send(state: RankState, op: Op, epoch: int) -> int:
-    """The rows of a slot's chunk to the peer."""
+    """Send the rows of a slot's chunk to the peer."""
     chunks, num_bytes, works, peer = chunk_state(state), 0, [], _peer(op)
     tables = [chunks.rows_of_slot(name, op, epoch) for name in op.reads]
     for k, rows in enumerate(tables):
@@ -33,7 +33,7 @@ def send(state: RankState, op: Op, epoch: int) -> int:
 
 
 def receive(state: RankState, op: Op, epoch: int) -> int:
-    """The rows of a slot's chunk from the peer, into their places."""
+    """Receive the rows of a slot's chunk from the peer, into their places."""
     chunks, posted, peer = chunk_state(state), [], _peer(op)
     for k, name in enumerate(op.writes):
         rows = chunks.rows_of_slot(name, op, epoch)
@@ -58,12 +58,12 @@ def _lane(state: ChunkState, op: Op) -> Lane:
 
 
 def _tag(state: ChunkState, op: Op, epoch: int, table: int) -> int:
-    """One per instance and table; both ends number the messages of the schedule alike."""
+    """The tag of a message, one per instance and table; both ends number the messages of the schedule alike."""
     return message_tag(epoch, MOST_TABLES * state.messages[op.name] + table, MOST_TABLES * len(state.messages))
 
 
 def swap(state: RankState, op: Op, epoch: int) -> int:
-    """Rows of a slot to the ways that need them, into their tables; or gradients back to the owners, who add them."""
+    """Send rows of a slot to the ways that need them, into their tables; or gradients to the owners, who add them."""
     assert isinstance(op.work, Exchange)
     here, table = chunk_state(state), chunk_state(state).tables[op.reads[0]]
     others = [way for way in range(here.num_ways) if way != here.way]
@@ -88,7 +88,7 @@ def _shared(here: ChunkState, op: Op, epoch: int, owner: int, user: int) -> Tens
 def _swapped(
     here: ChunkState, op: Op, epoch: int, sent: dict[int, Tensor], num_rows: dict[int, int]
 ) -> dict[int, Tensor]:
-    """What the other ways send, as many rows as said from each."""
+    """Trade rows with the other ways; returns what each sends, as many rows as said."""
     link, group, tag = here.link, here.link.group(op.lane), _tag(here, op, epoch, 0)
     width = here.tables[op.reads[0]].shape[1]
     got = {way: here.features.new_empty((num, width)) for way, num in num_rows.items() if num}

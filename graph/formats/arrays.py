@@ -37,7 +37,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def entry(arrays: Mapping[str, Array], key: str, path: Path) -> Array:
-    """One array of an .npz."""
+    """One array of an .npz file by name; a missing one is an InputError that names the file."""
     if key not in arrays:
         raise InputError(f"{path}: missing array {key!r} (found: {', '.join(sorted(arrays))})")
     return arrays[key]

@@ -27,7 +27,7 @@ DGL_DATASETS = {
 
 
 def load_dgl(name: str, cache: Path | None = None) -> Graph:
-    """One of DGL_DATASETS; `cache` is the directory DGL keeps raw files in (default: DGL's own)."""
+    """Load one of DGL_DATASETS; `cache` is the directory DGL keeps raw files in (default: DGL's own)."""
     dataset = _open(name, cache)
     return Graph.from_dgl(dataset[0], name=name, num_classes=int(dataset.num_classes))
 

@@ -18,7 +18,7 @@ MASKS = ("train", "val", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Raw:
-    """What OGB keeps under raw/, either variant."""
+    """The contents of OGB's raw/ directory, in either variant."""
 
     edges: Ints  # [2, E]
     features: Array
@@ -32,7 +32,7 @@ def load_directory(path: Path) -> Graph:
 
 
 def load_ogb(path: Path) -> Graph:
-    """OGB's layout: raw/*.csv.gz or raw/data.npz and raw/node-label.npz, split/<scheme>/{train,valid,test}.csv.gz."""
+    """Load OGB's layout: raw/*.csv.gz or raw/{data,node-label}.npz, split/<scheme>/{train,valid,test}.csv.gz."""
     raw = _ogb_binary(path / "raw") if (path / "raw" / "data.npz").exists() else _ogb_text(path / "raw")
     src, dst = raw.edges
     if path.resolve().name.removeprefix("ogbn_").removeprefix("ogbn-") in UNDIRECTED_OGB:
@@ -94,7 +94,7 @@ def _ogb_ids(path: Path, num_nodes: int) -> Mask:
 
 
 def load_plain(path: Path) -> Graph:
-    """edges.npy [2, E] or edges.txt / edges.csv with 'src dst' lines, features.npy, labels.npy, and optionally
+    """Load edges.npy [2, E] or edges.txt / edges.csv with 'src dst' lines, features.npy, labels.npy, and optionally
     {train,val,test}_mask.npy or index lists {train,val,test}.npy (else a stratified 60/20/20 split, seed 0)."""
     edges = _plain_edges(path)
     features, labels = read_npy(path / "features.npy"), read_npy(path / "labels.npy")

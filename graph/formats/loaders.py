@@ -33,7 +33,7 @@ def load(name_or_path: str | Path, *, cache: Path | None = None) -> Graph:
 
 
 def _find(name_or_path: str | Path) -> Path | None:
-    """An existing path; a known name means the dataset, not a directory that happens to be called so here."""
+    """The existing path of a dataset, or None; a known name is no directory that happens to be called so here."""
     path, root = Path(name_or_path), os.environ.get("HALOCAST_DATA")
     # pathlib drops a leading ./, so the text decides: ./cora is a path, cora a name
     bare = isinstance(name_or_path, str) and not {"/", os.sep} & set(name_or_path) and path.suffix != ".npz"
@@ -57,7 +57,7 @@ def _load_path(path: Path) -> Graph:
 
 
 def load_npz(path: Path) -> Graph:
-    """edge_index [2, E], features x or x_data, x_indices, x_indptr, x_shape, labels y, and masks or gen_ masks."""
+    """Load edge_index [2, E], features x or x_data, x_indices, x_indptr, x_shape, labels y, and masks or gen_ masks."""
     arrays = read_npz(path)
     edges = entry(arrays, "edge_index", path)
     if edges.ndim != 2 or edges.shape[0] != 2:

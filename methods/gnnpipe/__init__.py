@@ -24,7 +24,7 @@ TRIED_CHUNKS_PER_RANK = (1, 2, 4, 8)
 
 
 def fit(options: Options, num_ranks: int, num_layers: int) -> Options:
-    """The options with everything said that depends on the number of ranks."""
+    """The options with everything filled in that depends on the number of ranks."""
     require(not options.choose, "choose = true: stages, ways and chunks have to be chosen first (plan.pipelines)")
     stages, ways = fitting(options.stages, options.ways, num_ranks, num_layers)
     return replace(options, stages=stages, ways=ways, chunks=options.chunks or CHUNKS_PER_RANK * num_ranks)
@@ -47,7 +47,7 @@ def choices(options: Options, num_ranks: int, num_layers: int) -> Iterator[Optio
 
 
 def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
-    """A part of `halo` is a chunk. Options that leave stages and ways open mean one chunk per rank."""
+    """The schedule of chunks, the parts of `halo`; stages and ways that are left open mean one chunk per rank."""
     asked = halo.num_parts if options.stages is None else options.stages * (options.ways or 1)
     options = replace(fit(options, asked, spec.layers), chunks=halo.num_parts)
     assert options.stages is not None

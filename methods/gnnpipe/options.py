@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class StageGrid:
-    """Which rank is which way of which stage."""
+    """A grid that says which rank is which way of which stage."""
 
     stages: int
     ways: int
@@ -109,7 +109,7 @@ def fitting(stages: int | None, ways: int | None, num_ranks: int, num_layers: in
 
 
 def split_layers(spec: ModelSpec, num_stages: int, split: Split) -> list[int]:
-    """Where stages begin, and the end: stage s holds layers [s] to [s + 1]."""
+    """The layers at which stages begin, and the end: stage s holds layers [s] to [s + 1]."""
     if split is Split.COST:
         return min_max([layer_cost(spec, layer) for layer in range(spec.layers)], num_stages)
     share, left = divmod(spec.layers, num_stages)

@@ -14,7 +14,7 @@ class Order(StrEnum):
 
 
 def turns(order: Order, stage: int, num_stages: int, num_slots: int) -> list[tuple[bool, int]]:
-    """(whether forward, slot) in the order of a stage. One by one, a stage is ahead by the stages behind it."""
+    """Pairs (whether forward, slot) in the order of a stage. One by one, a stage is ahead by the stages behind it."""
     forth = [(True, slot) for slot in range(num_slots)]
     if order is Order.ALL:
         return [*forth, *((False, slot) for slot in reversed(range(num_slots)))]
@@ -25,7 +25,7 @@ def turns(order: Order, stage: int, num_stages: int, num_slots: int) -> list[tup
 
 
 def in_step(ops: list[Op], stage: int, num_stages: int, num_slots: int) -> list[Op]:
-    """All stages meet at the end of every slot of the fill, the steady part and the drain of both phases.
+    """Let all stages meet at the end of every slot of the fill, the steady part and the drain of both phases.
 
     A slot ends when what it sends has gone and what the next one needs has come.
     """

@@ -59,7 +59,7 @@ class Stage:
 
     @cached_property
     def sizes(self) -> list[PartSize]:
-        """Of every slot."""
+        """The sizes of the chunk in every slot."""
         columns = zip(
             *(x.tolist() for x in (self.halo.num_inner, self.halo.num_halo, self.halo.num_edges)), strict=True
         )
@@ -130,7 +130,7 @@ class Stage:
         return replace(op, work=replace(op.work, scale=self.options.cross_factor))
 
     def _gathered(self, layer: int, slot: int) -> Kernels:
-        """Halo rows out of the tables: of this epoch and, of chunks yet to come, half on average, older ones."""
+        """Kernels that gather halo rows: of this epoch and, of chunks yet to come, half on average, older ones."""
         size, width = self.sizes[slot], self.spec.widths[layer]
         if self.options.lockstep or not (size.num_halo and self.spec.aggregates(layer)):
             return ()  # the released code, which lock-step stands for, sums rows where they lie in its tables
@@ -139,7 +139,7 @@ class Stage:
         return (("gather", (size.num_halo, width)), *older)
 
     def _scattered(self, layer: int, slot: int) -> Kernels:
-        """Gradients of a chunk's own rows into their table, and those of fresh halo rows."""
+        """Kernels that put gradients of a chunk's own rows, and those of fresh halo rows, into their table."""
         size, width = self.sizes[slot], self.spec.widths[layer]
         if self.options.lockstep or layer == 0:
             return ()
@@ -148,7 +148,7 @@ class Stage:
         return (*own, ("gather", (back, width)), *arithmetic.add_rows(back, width)) if back else own
 
     def _turn(self) -> list[Op]:
-        """At the end of an epoch: snapshots of the rows, late gradients for the next epoch."""
+        """The ops at the end of an epoch: snapshots of the rows, late gradients for the next epoch."""
         ops = []
         for layer in self.layers:
             if self._hist(layer):
@@ -162,7 +162,7 @@ class Stage:
         return ops
 
     def _pass(self, layer: int, slot: int, what: str, towards: int) -> Op:
-        """Rows that enter `layer`, or their gradients, from or to the stage before (-1) or after (1)."""
+        """The op that moves rows into `layer`, or their gradients, from or to the stage before (-1) or after (1)."""
         sends = (what == "h") == (towards == 1)
         names = (f"{what}.{layer}", *self._first_rows(what))
         peer, num_bytes = self.grid.rank(self.stage + towards, self.way), self._passed_bytes(layer, slot)
@@ -187,13 +187,13 @@ class Stage:
         return self.sizes[slot].num_inner * num_columns * self.itemsize
 
     def _first_rows(self, what: str) -> tuple[str, ...]:
-        """Layer 0's output rows travel along where later layers mix them in, and so does their gradient."""
+        """The buffer of layer 0's output rows, or of their gradient; travels along where later layers mix them in."""
         if not self.spec.mixes_first(self.spec.layers - 1):
             return ()
         return ("h.1",) if what == "h" else ("gfirst",)
 
     def _first_made(self, what: str, slot: int) -> After:
-        """What has made layer 0's output rows of a slot, if it is not what made the others."""
+        """The wait for layer 0's output rows of a slot, if what makes them is not what makes the others."""
         if what != "h" or not self._first_rows(what) or self.layers.stop == 1:
             return ()
         return ((f"forward_chunk.0.{slot}" if self.is_first else f"pass.{self.layers.start}.{slot}", 0),)
@@ -207,7 +207,7 @@ class Stage:
         return f"pass.{layer}.{slot}" if arrives else f"forward_chunk.{layer - 1}.{slot}"
 
     def _swap(self, layer: int, slot: int, maker: str, *, back: bool = False) -> Op:
-        """A slot's rows to the ways that need them, or the gradients which those have added up to their owner."""
+        """The op that moves a slot's rows to the ways that need them, or the gradients they added up to the owner."""
         row_bytes, name = self.spec.widths[layer] * self.itemsize, f"{'gh' if back else 'h'}.{layer}"
         return Op(
             name=f"{'swap_grad' if back else 'swap'}.{layer}.{slot}",
@@ -231,7 +231,7 @@ class Stage:
         )
 
     def _hist(self, layer: int) -> tuple[str, ...]:
-        """A snapshot is needed where rows of other chunks are read that change from epoch to epoch."""
+        """The layer's snapshot, needed where rows of other chunks are read that change from epoch to epoch."""
         needed = self.num_slots > 1 and layer > 0 and self.spec.aggregates(layer)
         return (f"hist.{layer}",) if needed else ()
 
@@ -253,7 +253,7 @@ class Stage:
         )
 
     def buffers(self) -> list[Buffer]:
-        """What stays is all but what a slot's backward needs: the whole topology, and tables of rows of all nodes."""
+        """Buffers of the rank. All but what a slot's backward needs stay: the topology, tables of rows of all nodes."""
         stays = [self._buffer(name, size, Rows.NONE, role) for name, (size, role) in self._kept().items()]
         tables = [
             self._buffer(name, self._table(layer), Rows.ALL, role) for name, (layer, role) in self._tables().items()
@@ -275,7 +275,7 @@ class Stage:
         return Buffer(name=name, rank=self.rank, num_bytes=num_bytes, rows=rows, role=role, bits=bits, persistent=True)
 
     def _kept(self) -> dict[str, tuple[int, Role]]:
-        """Bytes and roles of what is not rows."""
+        """Bytes and roles of the buffers that do not hold rows, by name."""
         weights, num_edges = self.weight_bytes, sum(size.num_edges for size in self.sizes)
         num_columns = sum(size.num_inner + size.num_halo for size in self.sizes)
         topology = 2 * (4 + self.itemsize) * num_edges + 4 * (self.num_nodes + num_columns + 2 * self.num_slots)
@@ -293,7 +293,7 @@ class Stage:
         return kept | ({"order": (8 * self.num_slots, Role.NONE)} if self._drawn else {})
 
     def _tables(self) -> dict[str, tuple[int, Role]]:
-        """Of tables of rows: the layer whose input is as wide, and the role."""
+        """Tables of rows by name: the layer whose input is as wide, and the role."""
         first, last = self.layers.start, self.layers.stop
         tables = {f"h.{layer}": (layer, Role.ROWS if layer else Role.FEATURES) for layer in range(first, last + 1)}
         tables |= {f"gh.{layer}": (layer, Role.GRAD) for layer in range(max(first, 1), last + 1)}

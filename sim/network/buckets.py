@@ -38,7 +38,7 @@ class Bucket:
 
 
 class BucketFlows:
-    """Starts flows; of one that meets full buckets, the burst first, over what else there is on its way."""
+    """A starter of flows; of one that meets full buckets, the burst goes first, over what else there is on its way."""
 
     def __init__(self, env: simpy.Environment, flows: Flows, burst_s: Mapping[int, float]) -> None:
         self._env, self._flows = env, flows

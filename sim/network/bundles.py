@@ -48,7 +48,7 @@ class Bundles:
         self.num, self._num_places = rows.stop, places.stop
 
     def loads(self) -> tuple[Ints, Floats]:
-        """Routes, and what all flows of each move per second."""
+        """The routes of all bundles, and the bytes per second that all flows of each move."""
         return self.routes[: self.num].astype(np.int64), self.rates[: self.num] * self.weights[: self.num]
 
     def _make_room(self, num_rows: int, num_places: int, width: int) -> None:

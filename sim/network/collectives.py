@@ -25,12 +25,12 @@ class Hop:
 
 
 def ring(work: Payload, group: Sequence[int]) -> list[Hop]:
-    """Around the group, or from the root down the chain that the group is then."""
+    """Hops of a collective around its group, or from the root down the chain that the group is then."""
     return RINGS[work.kind](work, group)
 
 
 def tree(work: Payload, group: Sequence[int], hosts: Callable[[int], int]) -> list[Hop]:
-    """As trees of hosts with a chain of ranks each; what trees do not help (pieces for everybody) stays a ring."""
+    """Hops over trees of hosts with a chain of ranks each; what trees do not help (pieces for all) stays a ring."""
     if work.kind is Kind.ALLREDUCE:
         half = work.num_bytes // 2
         halves = [(half, list(group)), (work.num_bytes - half, list(group)[::-1])]
@@ -72,7 +72,7 @@ def _chain(work: Payload, group: Sequence[int]) -> list[Hop]:
 
 
 def _passed(work: Broadcast, source: int, target: int, steps: int) -> Hop:
-    """The payload on to another rank; it comes from the device only where it is the root's."""
+    """A hop of the payload on to another rank; it comes from the device only where it is the root's."""
     size = work.num_bytes
     down = size if source == work.root else 0
     return Hop(source=source, target=target, num_bytes=size, num_steps=steps, down_bytes=down, up_bytes=size)
@@ -99,7 +99,7 @@ def _by_host(ranks: list[int], hosts: Callable[[int], int]) -> list[list[int]]:
 
 
 def tree_edges(hosts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, int]], int]:
-    """(child, parent) edges of a reduction tree and its depth: a chain per host, a binary tree of hosts."""
+    """Edges (child, parent) of a reduction tree and its depth: a chain per host, a binary tree of hosts."""
     chains = [edge for ranks in hosts for edge in ((b, a) for a, b in pairwise(ranks))]
     heads = [ranks[0] for ranks in hosts]
     binary = [(heads[k], heads[(k - 1) // 2]) for k in range(1, len(heads))]

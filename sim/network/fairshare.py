@@ -220,7 +220,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_loaded() -> bool:
-    """Whether compiled functions are there already, for nothing."""
+    """Whether the compiled functions are loaded already, so that using them costs nothing."""
     return compiled.cache_info().currsize > 0
 
 

@@ -38,7 +38,7 @@ Done = Callable[[Ints], None]
 
 
 class LinkRecord:
-    """What the links carried: numbers beyond theirs in a route (caps, NO_LINK) are not links and do not count."""
+    """A record of what links carried; other numbers in a route (caps, NO_LINK) are not links and do not count."""
 
     def __init__(self, capacity: Floats) -> None:
         self.capacity = capacity
@@ -50,11 +50,11 @@ class LinkRecord:
         self.num_bytes += self._sums(routes, num_bytes)
 
     def change(self, links: Ints, times_s: Floats, rates: Floats) -> None:
-        """From these times on, these links carry this many bytes per second; each link's times come in order."""
+        """Note that from these times on these links carry so many bytes per second; each link's times come in order."""
         self._changes.append((links, times_s, rates))
 
     def share(self, now: float, routes: Ints, rates: Floats) -> None:
-        """From now on, these are the flows; only links whose load changed by more than rounding are noted."""
+        """Note the flows from now on; only links whose load changed by more than rounding are noted."""
         load = np.minimum(self._sums(routes, rates), self.capacity)
         differs = np.abs(load - self._load) > SAME_LOAD * self.capacity
         links = np.flatnonzero(differs | ((load == 0) & (self._load > 0)))
@@ -63,7 +63,7 @@ class LinkRecord:
             self.change(links, np.full(len(links), now), load[links])
 
     def _sums(self, routes: Ints, values: Floats) -> Floats:
-        """For every link, the sum over the flows that use it."""
+        """The sum for every link over the flows that use it."""
         weights = np.repeat(values, routes.shape[1])
         num = len(self.capacity)
         sums = np.bincount(routes.ravel() - NO_LINK, weights, minlength=num + 1)
@@ -88,7 +88,7 @@ class LinkRecord:
 
 
 def _points(times_s: Floats, rates: Floats) -> dict[str, tuple[float, ...]]:
-    """Of several changes at one instant the last counts, and of equal rates in a row the first."""
+    """Points of a load over time: of changes at one instant the last counts, of equal rates in a row the first."""
     last = np.append(times_s[1:] > times_s[:-1], np.ones(min(1, len(times_s)), dtype=np.bool_))
     times_s, rates = times_s[last], rates[last]
     new = np.diff(rates, prepend=0.0) != 0
@@ -141,7 +141,7 @@ class Flows:
         self._new.append((routes, num_bytes, (batch << BATCH) + np.arange(len(names), dtype=np.int64)))
 
     def scale(self, links: Ints, factor: float) -> None:
-        """From now on these links and caps have this fraction of their first capacity."""
+        """Give links and caps this fraction of their first capacity from now on."""
         self._settle_later()
         self._scales.append((links, factor))
 
@@ -168,7 +168,7 @@ class Flows:
         return self._shortened
 
     def use(self, names: Sequence[str]) -> tuple[LinkUse, ...]:
-        """What the links of these names carried; their load over time only if it was to be recorded."""
+        """The use of the links of these names; their load over time only if it was to be recorded."""
         return self.carried.use(names)
 
     def _at(self, delay: float, action: Callable[[], None]) -> None:
@@ -196,7 +196,7 @@ class Flows:
         self._end()
 
     def _take_in(self) -> float:
-        """The flows that have started; returns the rate below which they change nothing."""
+        """Take in the flows that have started; returns the rate below which they change nothing."""
         if not self._new:
             return np.inf
         new, self._new = self._new, []
@@ -215,7 +215,7 @@ class Flows:
         return floor
 
     def _rescale(self) -> float:
-        """The links that have changed; returns the rate below which they change nothing."""
+        """Take in the links that have changed; returns the rate below which they change nothing."""
         if not self._scales:
             return np.inf
         for links, factor in self._scales:
@@ -225,7 +225,7 @@ class Flows:
         return 0.0
 
     def _fill(self) -> None:
-        """New rates for the flows in touched components that are not slower than the floor."""
+        """Set new rates for the flows in touched components that are not slower than the floor."""
         active = self._active
         again, left = np.empty(active.num, dtype=np.bool_), self.capacity.copy()
         users = np.zeros(len(left), dtype=np.int64)

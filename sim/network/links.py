@@ -54,7 +54,7 @@ class Network(Protocol):
 
     @property
     def kind(self) -> str:
-        """What an answer says about how links were divided."""
+        """The words in which an answer says how links were divided."""
         ...
 
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None: ...
@@ -71,7 +71,7 @@ class Network(Protocol):
 
 
 class UnlimitedLinks:
-    """Any transfer takes no time: the limit in which the maximum cycle ratio is exact."""
+    """Links on which no transfer takes time: the limit in which the maximum cycle ratio is exact."""
 
     kind = "unlimited"
 
@@ -176,7 +176,7 @@ class SharedLinks:
         self._stage(stage + 1, source, targets, sizes, done)
 
     def start_piece(self, stage: int, source: int, target: int, size: float, delay: bool, done: Finish) -> None:
-        """One stage of a part of a message; only the first part pays the latency."""
+        """Start one stage of a piece of a message; only the first piece pays the latency."""
         routes, latency_s = self.stages.table(stage, source)
         targets = np.array([target])
         self._start(
@@ -187,7 +187,7 @@ class SharedLinks:
         after(self._env, delay_s, lambda: self._starter.start(routes, sizes, names, done))
 
     def collect(self, work: Payload, group: Sequence[int], done: Finish) -> None:
-        """As ring or tree, whichever the transport takes."""
+        """Move a collective's bytes by ring or tree, whichever the transport takes."""
         if len(group) < 2 or work.num_bytes == 0:
             done()
             return
@@ -213,7 +213,7 @@ class SharedLinks:
         return min(choices[self.stages.allreduce], key=self._alone_s)
 
     def _alone_s(self, hops: list[Hop]) -> float:
-        """How long flows take if nothing else moves: the busiest link, and the latencies of the longest way."""
+        """Seconds that flows take if nothing else moves: the busiest link, and the latencies of the longest way."""
         loads, delays = np.zeros(len(self.flows.capacity)), [0.0]
         for hop in hops:
             routes, latency_s = self.stages.table(self.stages.wire, hop.source)
@@ -273,7 +273,7 @@ class SharedLinks:
             self.flows.watch(link, lambda rate: take(rate * core_s_per_byte))
 
     def use(self) -> tuple[LinkUse, ...]:
-        """What every link carried."""
+        """The load that every link carried."""
         return self.flows.use(self.topology.names)
 
 

@@ -49,7 +49,7 @@ class QueuedLinks(SharedLinks):
         return np.append(self.flows.capacity, np.inf)  # NO_LINK, the last, takes no time
 
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
-        """All stages at once: when each message arrives is known as soon as it is queued."""
+        """Queue messages for all stages at once: when each arrives is known as soon as it is queued."""
         whole = num_bytes.astype(np.float64)
         ready = passed = np.full(len(targets), self._env.now + self.stages.begin_s)
         for stage in range(self.stages.num):
@@ -68,7 +68,7 @@ class QueuedLinks(SharedLinks):
         done(targets, passed)
 
     def _pass(self, routes: Ints, sizes: Floats, ready: Floats, alone: bool) -> Floats:
-        """When messages that are ready at these times have passed the links of their routes."""
+        """The times at which messages, ready at given times, have passed the links of their routes."""
         capacity = self._capacity
         caps = np.where(routes >= self._num_real, capacity[routes], np.inf).min(axis=1)
         if alone:
@@ -87,13 +87,13 @@ class QueuedLinks(SharedLinks):
         return np.asarray(np.maximum(np.where(real, self._free_s[routes], 0.0).max(axis=1), ready + sizes / caps))
 
     def _note(self, links: Ints, begins: Floats) -> None:
-        """Busy at full rate from now until free, as far as that is later than what was noted before."""
+        """Note links as busy at full rate from now until free, as far as that is later than what was noted before."""
         carried = self.flows.carried
         carried.change(links, begins[links], self.flows.capacity[links])
         carried.change(links, self._free_s[links], np.zeros(len(links)))
 
     def _start(self, delay_s: float, routes: Ints, sizes: Floats, names: Ints, done: Done) -> None:
-        """All-reduce and store, whose few messages are queued stage by stage."""
+        """Queue one stage of the few messages of collectives and the store, which go stage by stage."""
         when = self._pass(routes, sizes, np.full(len(names), self._env.now + delay_s), alone=False)
         after(self._env, float(when.max()) - self._env.now, lambda: done(names))
 

@@ -109,7 +109,7 @@ class GlooStages:
         self._wires: dict[int, tuple[Ints, Floats]] = {}
 
     def _add_hosts(self, gloo: Gloo) -> dict[int, int]:
-        """What the processors of each host can move: one link for all hosts of one machine."""
+        """Add links for what the processors of each host can move: one for all hosts of one machine."""
         used, add = sorted(set(self._hosts.tolist())), self._topology.add_shared
         if self._cluster.shared_cores is None:
             return {host: add(f"cpu of host {host}", gloo.host_bytes_per_s) for host in used}
@@ -117,7 +117,7 @@ class GlooStages:
         return dict.fromkeys(used, add("cpu of all hosts", cores / cost_s if cost_s else gloo.host_bytes_per_s))
 
     def _add_cores(self, gloo: Gloo) -> dict[Part, tuple[int, float]]:
-        """Each end of a message takes half of what a byte costs, of its rank's cores."""
+        """Add links for ranks' cores; each end of a message takes half of what a byte costs, of its rank's cores."""
         if self._cluster.shared_cores is None or gloo.core_s_per_byte is None:
             return {}
         end_s = gloo.core_s_per_byte / 2
@@ -127,7 +127,7 @@ class GlooStages:
         }
 
     def _add_threads(self, gloo: Gloo) -> list[int]:
-        """For each rank the link that all its bytes pass, to and from it: its cores, or the thread of its sockets."""
+        """Add for each rank the link that all its bytes pass, both ways: its cores, or the thread of its sockets."""
         if self.cores:
             return [self.cores[part][0] for part in self._cluster.core_parts]
         if gloo.rank_bytes_per_s is None:
@@ -195,7 +195,7 @@ class GlooStages:
 
 
 class NcclStages:
-    """From device to device; a flow to another host may be capped, where that was measured."""
+    """One stage, from device to device; a flow to another host may be capped, where that was measured."""
 
     num, wire = 1, 0
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
@@ -235,7 +235,7 @@ class NcclStages:
 
 
 def store_hop(cluster: Cluster, topology: Topology, rank: int) -> Way:
-    """To the memory of host 0; a CPU rank on that host copies within its memory, which `copy` links stand for.
+    """The way to the memory of host 0; a CPU rank on that host copies within its memory, which `copy` links stand for.
 
     Hosts that are emulated on one machine all have its memory, so none is far from the store.
     """

@@ -50,7 +50,7 @@ class Sockets:
                     action()
 
     def when_free(self, ends: tuple[int, int], action: Callable[[], None]) -> None:
-        """Do it when all that is on the way now has arrived; at once if that is nothing."""
+        """Run an action when all that is on the way between two ranks now has arrived; at once if that is nothing."""
         if self._num[ends] == 0:
             action()
         else:
