@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -30,29 +30,15 @@ from halocast.exec.run.handlers import handle, require_handlers
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
-from halocast.exec.store.push_pull import join_store, settle, wait_for_pushes
-from halocast.exec.transport.comm import Endpoint, PeerError, barrier, smallest
+from halocast.exec.run.train import Clock, train
+from halocast.exec.store.push_pull import join_store, wait_for_pushes
+from halocast.exec.transport.comm import Endpoint, PeerError, barrier
 from halocast.exec.transport.device import Seam, ending, open_device
 from halocast.schedule.ir import COLLECTIVE, MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
-PROGRESS_EVERY_S = 0.1
+LOOK_S = 0.1  # how often to look whether the launcher is there
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
-
-
-@dataclass(slots=True)
-class Clock:
-    """Seconds that stand still while the run is paused, so that evaluation is in no span.
-
-    Clocks of different hosts have nothing in common; `aligned` ones begin when all have met, which they do within the
-    latency of a barrier. How they drift apart later is not corrected.
-    """
-
-    aligned: bool = False
-    stopped_s: float = 0.0
-
-    def __call__(self) -> float:
-        return time.perf_counter() - self.stopped_s
 
 
 def main() -> None:
@@ -73,7 +59,7 @@ def main() -> None:
 def end_with_parent(parent: int) -> None:
     """End the process once its launcher is gone: such a rank has nobody to tell, and peers that will not come."""
     while os.getppid() == parent:
-        time.sleep(PROGRESS_EVERY_S)
+        time.sleep(LOOK_S)
     os._exit(1)
 
 
@@ -140,7 +126,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     state.progress = interpreter.progress
     set_initial_values(state)
     join_store(state)
-    scores = _train(state, interpreter, clock, directory)
+    scores = train(state, interpreter, clock, directory)
     _save(directory, state, interpreter, scores)
     barrier(link, "the end")  # a rank that left early would break its peers
     if state.store is not None:
@@ -198,48 +184,10 @@ def _ending(state: RankState) -> Callable[[Op], None]:
     return ended
 
 
-def _train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> dict[int, list[list[float]]]:
-    """Train all epochs, stopping the clock wherever an exact evaluation is due; returns scores by epoch."""
-    settings = state.job.settings
-    length = settings.eval_every or settings.epochs
-    barrier(state.link, "the start")
-    if clock.aligned:
-        clock.stopped_s = time.perf_counter()
-    scores: dict[int, list[list[float]]] = {}
-    for first in range(0, settings.epochs, length):
-        last = min(first + length, settings.epochs)
-        interpreter.run(range(first, last), _progress(directory, state.rank))
-        what = f"evaluation after epoch {last - 1}"
-        barrier(state.link, what)
-        paused = time.perf_counter()
-        settle(state)
-        scores[last - 1] = [list(pair) for pair in state.score(state.logits())]
-        # one length for all ranks, or their clocks would drift apart
-        clock.stopped_s += smallest(state.link, time.perf_counter() - paused, what)
-    return scores
-
-
-def _progress(directory: Path, rank: int) -> Callable[[int], None]:
-    """A call by which rank 0 leaves the number of finished epochs in the job for whoever shows it."""
-    if rank != 0:
-        return lambda epoch: None
-    last = [0.0]
-
-    def note(epoch: int) -> None:
-        if time.monotonic() - last[0] > PROGRESS_EVERY_S:
-            last[0] = time.monotonic()
-            (directory / "progress").write_text(str(epoch + 1), encoding="utf-8")
-
-    return note
-
-
 def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: dict[int, list[list[float]]]) -> None:
     rank, settings = state.rank, state.job.settings
-    trace = Trace(
-        source="executed",
-        num_ranks=state.schedule.num_ranks,
-        num_epochs=settings.epochs,
-        spans=tuple(interpreter.spans),
+    trace = Trace.of(
+        interpreter.spans, source="executed", num_ranks=state.schedule.num_ranks, num_epochs=settings.epochs
     )
     save_trace(trace, directory / f"trace-{rank}.jsonl")
     result = {

@@ -36,6 +36,13 @@ class Average(StrEnum):
     PLAIN = "plain"  # all alike
 
 
+class ServerStep(StrEnum):
+    """The rule for how much of a rank's step the weights in the store take on."""
+
+    FULL = "full"  # all of it, as in the paper: with P ranks, P steps where others take one
+    SHARE = "share"  # as much as the rank counts in an average
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     interval: int = 10  # N: epochs from pull to pull, and from push to push
@@ -48,6 +55,7 @@ class Options:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncOptions(Options):
     bound: int = NO_BOUND  # epochs a rank may be ahead of the slowest; -1: any number
+    step: ServerStep = ServerStep.FULL
 
     def __post_init__(self) -> None:
         Options.__post_init__(self)
@@ -144,7 +152,9 @@ class _Stored(Epoch):
         return self._stored("fetch", Lane.REDUCE, work, (WEIGHTS, "weights"), (("deliver", 1),))
 
     def _deliver(self) -> Op:
-        work = Push(num_bytes=self.part.weight_bytes, scale=self._share)
+        assert isinstance(self.options, AsyncOptions)
+        scale = {ServerStep.FULL: 1.0, ServerStep.SHARE: self._share}[self.options.step]
+        work = Push(num_bytes=self.part.weight_bytes, scale=scale)
         return self._stored("deliver", Lane.REDUCE, work, ("weights", WEIGHTS), self._ends)
 
     def _average(self) -> Op:

@@ -73,7 +73,7 @@ def utilisation(link: LinkUse, window: Interval) -> Utilisation:
 def bytes_by_link(trace: Trace) -> dict[str, float]:
     """Bytes of one epoch by link, the mean over all epochs; most first."""
     most = sorted(trace.links, key=lambda link: (-link.num_bytes, link.name))
-    return {link.name: link.num_bytes / trace.num_epochs for link in most}
+    return {link.name: link.num_bytes / trace.mean_epochs for link in most}
 
 
 def link_utilisation(trace: Trace, window: Interval) -> dict[str, Utilisation]:

@@ -391,6 +391,13 @@ class Schedule:
             assert isinstance(op.work, Pull)
             yield writer, op.work.bound + 1
 
+    @cached_property
+    def free(self) -> bool:
+        """Whether ranks run freely: they meet in the store alone, so that a fast one may be any number of epochs ahead,
+        or as many as a bound allows."""
+        kinds = {op.kind for op in self.ops}
+        return self.num_ranks > 1 and Kind.PUSH in kinds and not kinds & MATCHED
+
     def awaits(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
         """The instances that have to end before the op's of `epoch` starts, as (op, its epoch): those its `after` names
         and, of a bounded PULL, the pushes of other ranks. For what is before its first instance nobody waits."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,29 @@ class Trace:
     source: str  # simulated | executed
     num_ranks: int
     num_epochs: int
-    spans: tuple[Span, ...]
+    spans: tuple[Span, ...]  # of the epochs that all ranks do
+    beyond: tuple[Span, ...] = ()  # of further ones that ranks did which run freely, until the slowest was done
     links: tuple[LinkUse, ...] = ()  # those that carried something, where the source knows its links
     meta: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], *, num_epochs: int, **fields: Any) -> "Trace":
+        """A trace of all spans of a run, whichever epoch they belong to."""
+        parts: tuple[list[Span], list[Span]] = [], []
+        for span in spans:
+            parts[span.epoch >= num_epochs].append(span)
+        return cls(spans=tuple(parts[0]), beyond=tuple(parts[1]), num_epochs=num_epochs, **fields)
+
+    @property
+    def all_spans(self) -> tuple[Span, ...]:
+        """The spans of all epochs that any rank did."""
+        return self.spans + self.beyond
+
+    @property
+    def mean_epochs(self) -> float:
+        """The number of epochs that a rank did, on average."""
+        further = {(span.rank, span.epoch) for span in self.beyond}
+        return self.num_epochs + len(further) / self.num_ranks
 
     def of_rank(self, rank: int) -> Iterator[Span]:
         return (span for span in self.spans if span.rank == rank)
@@ -118,7 +138,7 @@ def _write_lines(trace: Trace, path: Path) -> None:
     """Write a trace as JSON-lines: the header, a line per span, a line per link."""
     with path.open("w", encoding="utf-8") as out:
         out.write(json.dumps(_header(trace)) + "\n")
-        out.writelines(json.dumps({**asdict(span), "lane": str(span.lane)}) + "\n" for span in trace.spans)
+        out.writelines(json.dumps({**asdict(span), "lane": str(span.lane)}) + "\n" for span in trace.all_spans)
         out.writelines(json.dumps(asdict(link)) + "\n" for link in trace.links)
 
 
@@ -132,14 +152,14 @@ def _read_lines(path: Path) -> Trace:
                 links.append(_link(row))
             else:
                 spans.append(_span(row))
-    return Trace(**header, spans=tuple(spans), links=tuple(links))
+    return Trace.of(spans, **header, links=tuple(links))
 
 
 def _write_parquet(trace: Trace, path: Path) -> None:
     import pyarrow as pa  # heavy, and only this format needs it
     import pyarrow.parquet as pq
 
-    columns = {name: [getattr(span, name) for span in trace.spans] for name in _COLUMNS}
+    columns = {name: [getattr(span, name) for span in trace.all_spans] for name in _COLUMNS}
     columns |= {name: [str(value) for value in columns[name]] for name in ("lane", "kind")}
     table = pa.table(columns).replace_schema_metadata({"halocast": json.dumps(_header(trace))})
     with pq.ParquetWriter(path, table.schema) as out:
@@ -168,8 +188,8 @@ def _read_parquet(path: Path) -> Trace:
         metadata, rows = file.metadata.metadata, file.read().to_pylist()
     packed = metadata.get(b"halocast.links")
     links = pa.ipc.open_stream(packed).read_all().to_pylist() if packed else []
-    return Trace(
+    return Trace.of(
+        (_span(row) for row in rows),
         **json.loads(metadata[b"halocast"]),
-        spans=tuple(_span(row) for row in rows),
         links=tuple(_link(row) for row in links),
     )

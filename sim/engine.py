@@ -6,6 +6,7 @@ Ties break by (time, issue order), SimPy's own rule, and nothing else; the same 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import count
 from types import MappingProxyType
 
 import numpy as np
@@ -14,6 +15,7 @@ import simpy
 from halocast.base.errors import InputError
 from halocast.base.records import require
 from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.schedule.ending import Ending
 from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Message, Op, Payload, Schedule
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.core import Core, Cores, Steps
@@ -57,11 +59,11 @@ def simulate(
     engine = _Engine(schedule, cluster, num_epochs, env, links, world)
     engine.take(measured_s)
     left = engine.run()
-    trace = Trace(
+    trace = Trace.of(
+        engine.spans,
         source="simulated",
         num_ranks=schedule.num_ranks,
         num_epochs=num_epochs,
-        spans=tuple(engine.spans),
         links=links.use(),
         meta={**dict(schedule.meta), "cluster": cluster.name, "transport": cluster.transport, "links": links.kind},
     )
@@ -89,7 +91,9 @@ class _Engine:
         world: World,
     ) -> None:
         self.schedule, self.cluster = schedule, cluster
-        self.num_epochs = num_epochs
+        ranks = range(schedule.num_ranks)
+        self.done = [0] * schedule.num_ranks  # epochs, by rank
+        self.endings = [self._ending(rank, num_epochs) for rank in ranks]
         self.env = env
         self.links = links
         self.world = world
@@ -113,6 +117,16 @@ class _Engine:
         self._messages: dict[tuple[str, int, int], Messages] = {}
         self._meetings: dict[tuple[str, int], Meeting] = {}
         self._doing: dict[tuple[int, Lane], tuple[Op, int]] = {}
+
+    def _ending(self, rank: int, num_epochs: int) -> Ending:
+        def finished(epoch: int) -> None:
+            self.done[rank] = epoch + 1
+
+        def slowest() -> int:
+            others = (other for other in range(self.schedule.num_ranks) if other != rank)
+            return min((self.done[other] for other in others if self.dead_s[other] > self.env.now), default=num_epochs)
+
+        return Ending(schedule=self.schedule, rank=rank, num_epochs=num_epochs, slowest=slowest, finished=finished)
 
     def take(self, measured_s: Mapping[tuple[int, str], float]) -> None:
         for rank, name in measured_s:
@@ -153,7 +167,7 @@ class _Engine:
 
     def _awaited(self, op: Op, epoch: int) -> list[tuple[str, int]]:
         """Ops of its own rank that an op still waits for."""
-        waits = self.schedule.awaits(op, epoch)
+        waits = self.endings[op.rank].awaits(op, epoch)
         return [(source.name, instance) for source, instance in waits if not self._has_ended(source, instance)]
 
     def _absent(self, op: Op, epoch: int) -> list[int]:
@@ -163,23 +177,25 @@ class _Engine:
         return dead or [rank for rank in partners if self._finished[rank, op.name] < epoch]
 
     def run_lane(self, ops: tuple[Op, ...]) -> Steps:
-        rank, lane = ops[0].rank, ops[0].lane
+        rank, lane, ending = ops[0].rank, ops[0].lane, self.endings[ops[0].rank]
         try:
-            for epoch in range(self.num_epochs):
+            for epoch in count():
+                yield from self._wait(ending.before(epoch))
+                if not ending.goes_on(epoch):
+                    return
                 delay_s = self.world.delay_s(rank, epoch) if lane == Lane.COMPUTE else 0.0
                 for op in ops:
                     if op.exists(epoch):
                         self._doing[rank, lane] = op, epoch
                         yield from self._run_op(op, epoch, delay_s)
                         delay_s = 0.0
+                ending.lane_ended(epoch)
         except simpy.Interrupt:
             return  # its host has failed
 
     def _run_op(self, op: Op, epoch: int, delay_s: float) -> Steps:
         """Run an op once its waits are over; a straggler's delay counts as part of the first op of its epoch."""
-        for source, instance in self.schedule.awaits(op, epoch):
-            if not self._has_ended(source, instance):
-                yield self._end_of(source, instance)
+        yield from self._wait(self.endings[op.rank].awaits(op, epoch))
         start = self.env.now
         if delay_s > 0:
             yield self.env.timeout(delay_s)
@@ -188,6 +204,11 @@ class _Engine:
         yield from HANDLERS[op.kind](self, op, epoch)
         self._record(op, epoch, start)
         self._finish(op, epoch)
+
+    def _wait(self, waits: list[tuple[Op, int]]) -> Steps:
+        for source, instance in waits:
+            if not self._has_ended(source, instance):
+                yield self._end_of(source, instance)
 
     def _has_ended(self, source: Op, instance: int) -> bool:
         return instance <= self._finished[source.rank, source.name]

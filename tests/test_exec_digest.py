@@ -17,7 +17,7 @@ from halocast.exec.run.state import RankState, flatten
 from halocast.exec.store.push_pull import make_store
 from halocast.exec.transport.comm import Endpoint
 from halocast.graph import build_parts
-from halocast.methods.digest import Average
+from halocast.methods.digest import Average, ServerStep
 from halocast.models.modules import build_model, summed_loss
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Kind, Op, Schedule
@@ -120,8 +120,8 @@ def test_no_rank_runs_further_ahead_than_the_bound(tmp_path: Path) -> None:
 class Sequential:
     """DIGEST-A as one would write it down: ranks take turns, everything between them in two dictionaries."""
 
-    def __init__(self, states: list[RankState], lr: float, interval: int) -> None:
-        self.states, self.interval = states, interval
+    def __init__(self, states: list[RankState], lr: float, interval: int, step: ServerStep) -> None:
+        self.states, self.interval, self.step = states, interval, step
         spec = states[0].job.spec
         self.models = [build_model(spec, states[0].job.settings.seed, torch.float64) for _ in states]
         self.flat = [flatten(model) for model in self.models]
@@ -150,24 +150,26 @@ class Sequential:
         (loss / part.num_train).backward()  # type: ignore[no-untyped-call]
         self.optimizers[rank].step()
         grads.zero_()
-        self.server += part.num_train / part.num_train_total * (weights.detach() - self.server)
+        share = {ServerStep.FULL: 1.0, ServerStep.SHARE: part.num_train / part.num_train_total}[self.step]
+        self.server += share * (weights.detach() - self.server)
         if (epoch - 1) % self.interval == 0:
             for layer in (1, 2):
                 self.rows[layer][torch.from_numpy(part.inner)] = pushed[layer]
         self.losses.append(float(loss.detach()) / part.num_train_total)
 
 
-def test_taking_turns_it_is_its_sequential_definition() -> None:
+@pytest.mark.parametrize("step", list(ServerStep))
+def test_taking_turns_it_is_its_sequential_definition(step: ServerStep) -> None:
     """The executor's handlers on three ranks of one process, each doing a whole epoch in turn."""
     interval, num_epochs, lr = 2, 7, 0.02
     parts, spec = build_parts(GRAPH, ASSIGNED), spec_for(GRAPH, layers=LAYERS)
-    schedule = schedule_for(parts, spec, "float64", "digest-a", interval=interval)
+    schedule = schedule_for(parts, spec, "float64", "digest-a", interval=interval, step=step)
     job = Job(schedule=schedule, spec=spec, settings=Settings(dtype="float64", lr=lr, seed=5))
     states = [
         RankState(job, part, Endpoint(rank=part.rank, timeout_s=5, backend="gloo", device=torch.device("cpu")))
         for part in parts
     ]
-    sequential = Sequential(states, lr, interval)
+    sequential = Sequential(states, lr, interval, step)
     features = torch.from_numpy(GRAPH.features).double()
     with make_store(states[0]) as store:
         for state in states:

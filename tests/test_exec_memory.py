@@ -78,7 +78,7 @@ def measured_peak(state: RankState) -> int:
     )
     state.progress = interpreter.progress
     with Alive(tensors_of(state)) as mode:
-        interpreter.run(range(1))
+        interpreter.run(interpreter.ending(1))
     return int(mode.peak_bytes)
 
 

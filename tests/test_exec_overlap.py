@@ -138,7 +138,7 @@ def lane_progress(rank: int, groups: dict[Lane, Any]) -> dict[str, Any]:
         return sent
 
     interpreter = Interpreter(schedule=schedule, rank=rank, handle=run, timeout_s=LIMIT_S)
-    interpreter.run(range(EPOCHS))
+    interpreter.run(interpreter.ending(EPOCHS))
     return {"steps": steps, "received": received, "spans": interpreter.spans}
 
 
@@ -197,7 +197,7 @@ def training(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
     run = ending(seam, partial(handle, state))
     interpreter = Interpreter(schedule=schedule, rank=rank, handle=run, timeout_s=LIMIT_S, enter_lane=seam.enter)
     state.progress = interpreter.progress
-    interpreter.run(range(EPOCHS))
+    interpreter.run(interpreter.ending(EPOCHS))
     return {"weights": state.weights.detach().cpu(), "logits": state.logits().cpu(), "spans": interpreter.spans}
 
 

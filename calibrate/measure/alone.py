@@ -246,7 +246,7 @@ def _epoch_timing(bench: Bench, schedule: Schedule) -> Timing:
         enter_lane=bench.device.enter,
     )
     ends: list[float] = []
-    running.run(range(EPOCHS), lambda epoch: ends.append(time.perf_counter()))
+    running.run(running.ending(EPOCHS, finished=lambda epoch: ends.append(time.perf_counter())))
     bench.device.enter(Lane.COMPUTE)
     return summary([end - start for start, end in pairwise(ends)][EPOCHS // 4 :])
 

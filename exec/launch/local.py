@@ -224,15 +224,15 @@ def gather(directory: Path, job: Job) -> Run:
     """Join the files the ranks wrote into one Run; times count from the first span of any rank."""
     ranks = range(job.schedule.num_ranks)
     results = [json.loads((directory / f"result-{rank}.json").read_text(encoding="utf-8")) for rank in ranks]
-    spans = [span for rank in ranks for span in load_trace(directory / f"trace-{rank}.jsonl").spans]
-    trace = Trace(
+    spans = [span for rank in ranks for span in load_trace(directory / f"trace-{rank}.jsonl").all_spans]
+    trace = Trace.of(
+        _from_zero(spans),
         source="executed",
         num_ranks=len(ranks),
         num_epochs=job.settings.epochs,
-        spans=_from_zero(spans),
         meta={**dict(job.schedule.meta), "transport": job.settings.backend, "dtype": job.settings.dtype},
     )
-    epochs = list(zip(*(result["history"] for result in results), strict=True))
+    epochs = list(zip(*(result["history"][: job.settings.epochs] for result in results), strict=True))
     return Run(
         trace=trace,
         losses=tuple(sum(rank["loss"] for rank in epoch) for epoch in epochs),

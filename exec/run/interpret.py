@@ -9,8 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count, takewhile
+from typing import Any
 
 from halocast.base.errors import RunError
+from halocast.schedule.ending import Ending
 from halocast.schedule.ir import Lane, Op, Schedule
 from halocast.schedule.trace import Span, span_of
 
@@ -33,7 +36,6 @@ class Progress:
 
     def __init__(self, schedule: Schedule, rank: int, timeout_s: float) -> None:
         ops = schedule.by_rank[rank]
-        self._schedule = schedule
         self._done = {op.name: -1 for op in ops}
         self._lock = threading.Lock()
         self._changed = {op.name: threading.Condition(self._lock) for op in ops}
@@ -41,9 +43,8 @@ class Progress:
         self._last_finish = time.monotonic()
         self.failure: BaseException | None = None
 
-    def wait(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
+    def wait(self, op: Op, epoch: int, waits: list[tuple[Op, int]]) -> list[tuple[Op, int]]:
         """Wait until all on its own rank that an op's instance awaits is done; returns what it awaits elsewhere."""
-        waits = self._schedule.awaits(op, epoch)
         for source, instance in waits:
             if source.rank == op.rank:
                 self.wait_for(source.name, instance, op, epoch)
@@ -101,21 +102,28 @@ class Interpreter:
     elsewhere: Elsewhere = lambda op, epoch, waits: None  # returns when instances of other ranks' ops are done
     progress: Progress = field(init=False)
     spans: list[Span] = field(default_factory=list)
+    _ending: Ending = field(init=False)
 
     def __post_init__(self) -> None:
         self.progress = Progress(self.schedule, self.rank, self.timeout_s)
 
-    def run(self, epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None) -> None:
+    def ending(self, num_epochs: int, **told: Any) -> Ending:
+        """The end after so many epochs, or later where ranks run freely; `told` are Ending's calls."""
+        return Ending(schedule=self.schedule, rank=self.rank, num_epochs=num_epochs, **told)
+
+    def run(self, ending: Ending, first: int = 0) -> None:
+        """Run the epochs from `first` on that the ending allows."""
         self.progress.restart()
+        self._ending = ending
         lanes = self.schedule.lanes(self.rank)
         main = lanes.pop(Lane.COMPUTE, ())
         threads = [
-            threading.Thread(target=self._lane, args=(lane, ops, epochs), name=f"lane-{lane}", daemon=True)
+            threading.Thread(target=self._lane, args=(lane, ops, first), name=f"lane-{lane}", daemon=True)
             for lane, ops in lanes.items()
         ]
         for thread in threads:
             thread.start()
-        self._lane(Lane.COMPUTE, main, epochs, on_epoch)
+        self._lane(Lane.COMPUTE, main, first)
         # a lane may sit in a wait of the transport, which ends by its own time limit; do not hide the error behind it
         for thread in threads:
             while thread.is_alive() and self.progress.failure is None:
@@ -123,21 +131,24 @@ class Interpreter:
         if self.progress.failure is not None:
             raise self.progress.failure
 
-    def _lane(
-        self, lane: Lane, ops: tuple[Op, ...], epochs: range, on_epoch: Callable[[int], None] = lambda epoch: None
-    ) -> None:
+    def _lane(self, lane: Lane, ops: tuple[Op, ...], first: int) -> None:
         try:
             self.enter_lane(lane)
-            for epoch in epochs:
+            for epoch in takewhile(self._goes_on, count(first)):
                 for op in ops:
                     if op.exists(epoch):
                         self._run(op, epoch)
-                on_epoch(epoch)
+                self._ending.lane_ended(epoch)
         except BaseException as error:
             self.progress.fail(error)
 
+    def _goes_on(self, epoch: int) -> bool:
+        for op, instance in self._ending.before(epoch):
+            self.progress.wait_for(op.name, instance, op, epoch)
+        return self._ending.goes_on(epoch)
+
     def _run(self, op: Op, epoch: int) -> None:
-        others = self.progress.wait(op, epoch)
+        others = self.progress.wait(op, epoch, self._ending.awaits(op, epoch))
         if others:
             self.elsewhere(op, epoch, others)
         start = self.clock()

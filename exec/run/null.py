@@ -64,6 +64,7 @@ class _Post:
 def execute_null(schedule: Schedule, num_epochs: int, timeout_s: float = 20.0) -> Trace:
     """Interpret every rank's ops for real, but do nothing in them; the spans say in which order things happened."""
     post = _Post(schedule, timeout_s)
+    done = [0] * schedule.num_ranks
     ranks = [
         Interpreter(
             schedule=schedule, rank=rank, handle=post.handle, timeout_s=timeout_s, elsewhere=post.wait_for_pushes
@@ -73,8 +74,14 @@ def execute_null(schedule: Schedule, num_epochs: int, timeout_s: float = 20.0) -
     errors: list[BaseException] = []
 
     def run(interpreter: Interpreter) -> None:
+        def finished(epoch: int) -> None:
+            done[interpreter.rank] = epoch + 1
+
+        def slowest() -> int:
+            return min(done[: interpreter.rank] + done[interpreter.rank + 1 :])
+
         try:
-            interpreter.run(range(num_epochs))
+            interpreter.run(interpreter.ending(num_epochs, slowest=slowest, finished=finished))
         except BaseException as error:
             errors.append(error)
             post.fail()
@@ -86,5 +93,5 @@ def execute_null(schedule: Schedule, num_epochs: int, timeout_s: float = 20.0) -
         thread.join()
     if errors:
         raise errors[0]
-    spans = tuple(span for interpreter in ranks for span in interpreter.spans)
-    return Trace(source="null", num_ranks=schedule.num_ranks, num_epochs=num_epochs, spans=spans)
+    spans = (span for interpreter in ranks for span in interpreter.spans)
+    return Trace.of(spans, source="null", num_ranks=schedule.num_ranks, num_epochs=num_epochs)

@@ -18,6 +18,7 @@ from halocast.exec.store.kvs import Store, create_store, open_store
 from halocast.schedule.ir import SHARED, Kind, Numbers, Op, Payload, Role
 
 POLL_S = 0.001
+DONE = "done"  # the table of how many epochs every rank has finished, where ranks run freely
 
 
 def join_store(state: RankState) -> None:
@@ -58,6 +59,8 @@ def tables_of(state: RankState) -> list[Table]:
             tables.append(Table(name=buffer.name, num_rows=num_rows, width=width, dtype=str(numbers)))
             if _is_bounding(state, op):
                 tables.append(Table(name=_turns(buffer.name), num_rows=state.schedule.num_ranks, width=1))
+    if state.schedule.free:
+        tables.append(Table(name=DONE, num_rows=state.schedule.num_ranks, width=1))
     return tables
 
 
@@ -125,8 +128,30 @@ def take_weights(state: RankState, table: str) -> None:
 def settle(state: RankState) -> None:
     """Take the newest weights, where they are in the store: what a run that ended would go on with."""
     for op in state.schedule.by_rank[state.rank]:
-        if op.kind is Kind.PULL and _is_vector(state, op.writes[0]):
+        if _is_weight_pull(state, op):
             take_weights(state, op.reads[0])
+
+
+def tell_done(state: RankState, epoch: int) -> None:
+    """Tell the other ranks that this one has finished an epoch."""
+    _store(state).push(DONE, slice(state.rank, state.rank + 1), np.zeros((1, 1), np.float32), epoch)
+
+
+def slowest_other(state: RankState) -> int:
+    """The number of epochs that every other rank has finished."""
+    _, newest = _store(state).pull(DONE, slice(0, state.schedule.num_ranks))
+    return int(np.delete(newest, state.rank).min()) + 1
+
+
+def shared_weights(state: RankState) -> np.ndarray:
+    """The weights in the store as they are now."""
+    (table,) = {op.reads[0] for op in state.schedule.by_rank[state.rank] if _is_weight_pull(state, op)}
+    values, _ = _store(state).read(table)
+    return values
+
+
+def _is_weight_pull(state: RankState, op: Op) -> bool:
+    return op.kind is Kind.PULL and _is_vector(state, op.writes[0])
 
 
 def wait_for_pushes(state: RankState, op: Op, epoch: int, waits: list[tuple[Op, int]]) -> None:
