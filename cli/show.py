@@ -97,11 +97,15 @@ def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
+EQUAL_SPEEDS = "Ranks run freely: these are the ages where all are equally fast; those of a run are counted by the run."
+
+
 def _staleness(workload: Workload) -> str:
     reads = staleness_table(workload.schedule)
     if not reads:
         return "nothing remote is read"
-    return "\n".join(f"{read.op} reads {read.reads}: {list(read.ages)} epochs old" for read in reads)
+    said = (f"{read.op} reads {read.reads}: {list(read.ages)} epochs old" for read in reads)
+    return "\n".join([*said, *([EQUAL_SPEEDS] if any(read.free for read in reads) else [])])
 
 
 def _memory(workload: Workload) -> str:

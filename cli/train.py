@@ -8,8 +8,8 @@ import typer
 from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set, TraceFile, at_least_1
 from halocast.cli.output import epoch_bar, note, print_json, require_trace, status, write_trace
-from halocast.reports.summary import Summary
-from halocast.reports.table import text_table
+from halocast.reports.summary import FoundAges, ReadAges, Summary
+from halocast.reports.table import age_range, text_table
 from halocast.study.clusters import scenario_cluster
 from halocast.study.run import (
     RunResult,
@@ -21,6 +21,8 @@ from halocast.study.run import (
 )
 from halocast.study.scenario import load_scenario
 from halocast.study.workload import Workload
+
+MOST_AGES = 10  # that are told one by one
 
 
 def run_command(
@@ -81,15 +83,32 @@ def _show(result: RunResult, *, json: bool) -> None:
 
 def describe_ages(summary: Summary) -> list[str]:
     """Lines on how old stale rows really were, beside what the checker says; nothing where nothing is stale."""
-    predicted = {(read.op, read.reads): read.ages for read in summary.staleness}
+    predicted = {(read.op, read.reads): read for read in summary.staleness}
     lines = []
     for read in summary.training.ages if summary.training else ():
-        expected = predicted.get((read.op, read.reads), ())
-        if expected != (0,):
-            rows = ", ".join(f"{num:,} rows {age}" for age, num in read.rows_by_age.items())
-            ages = ", ".join(map(str, expected))
-            lines.append(f"{read.op} read {read.reads}: {rows} epochs old (schedule: {ages})")
+        scheduled = predicted.get((read.op, read.reads))
+        if scheduled is None or scheduled.ages != (0,):
+            lines.append(f"{read.op} read {read.reads}: {_counted(read)} epochs old ({_expected(scheduled)})")
     return lines
+
+
+def _counted(read: FoundAges) -> str:
+    """Rows by age; of many different ages the youngest, the middle and the oldest."""
+    rows = read.rows_by_age
+    if len(rows) <= MOST_AGES:
+        return ", ".join(f"{num:,} rows {age}" for age, num in rows.items())
+    total, passed = sum(rows.values()), 0
+    for middle in sorted(rows):
+        passed += rows[middle]
+        if 2 * passed >= total:
+            break
+    return f"{total:,} rows {min(rows)} to {max(rows)}, half of them at most {middle}"
+
+
+def _expected(read: ReadAges | None) -> str:
+    if read is None:
+        return "schedule: nothing of the kind"
+    return f"{'at equal speeds' if read.free else 'schedule'}: {age_range(read.ages)}"
 
 
 def describe_errors(summary: Summary) -> list[str]:

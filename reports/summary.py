@@ -66,11 +66,16 @@ class LinkLoad(Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAges:
-    """Ages, in epochs, of the rows that an op reads from a buffer, on any rank."""
+    """Ages, in epochs, of the rows that an op reads from a buffer, on any rank.
+
+    Where ranks run `free`, without a bound, they are those of equally fast ranks; how old rows are in a run only the
+    run tells.
+    """
 
     op: str
     reads: str
     ages: tuple[int, ...]
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -436,4 +441,7 @@ def staleness_table(schedule: Schedule) -> tuple[ReadAges, ...]:
             ages.setdefault((read.op, read.buffer), set()).update(read.ages)
         elif len(op.index) > 1 and all(writer.carries for writer in schedule.writers(read.rank, read.buffer)):
             ages.setdefault((f"{op.name.rpartition('.')[0]}.*", read.buffer), set()).update(read.ages)
-    return tuple(ReadAges(op=op, reads=buffer, ages=tuple(sorted(read))) for (op, buffer), read in ages.items())
+    return tuple(
+        ReadAges(op=op, reads=buffer, ages=tuple(sorted(read)), free=not schedule.bounded)
+        for (op, buffer), read in ages.items()
+    )

@@ -35,8 +35,9 @@ def used_of(memory: MemoryFigures) -> str:
 
 
 def ages(reads: Sequence[ReadAges]) -> str:
-    """The youngest and the oldest age, in epochs, of some reads."""
-    return age_range(all_ages(reads))
+    """The youngest and the oldest age, in epochs, of some reads; ~ means at equal speeds: ranks run freely."""
+    about = "~" if any(read.free for read in reads) else ""
+    return about + age_range(all_ages(reads))
 
 
 def age_range(sorted_ages: Sequence[int]) -> str:

@@ -398,6 +398,11 @@ class Schedule:
         kinds = {op.kind for op in self.ops}
         return self.num_ranks > 1 and Kind.PUSH in kinds and not kinds & MATCHED
 
+    @cached_property
+    def bounded(self) -> bool:
+        """Whether ranks cannot be any number of epochs apart: they meet, or some PULL holds back whoever is ahead."""
+        return not self.free or any(self.bounded_by(op) for op in self.ops)
+
     def awaits(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
         """The instances that have to end before the op's of `epoch` starts, as (op, its epoch): those its `after` names
         and, of a bounded PULL, the pushes of other ranks. For what is before its first instance nobody waits."""

@@ -187,6 +187,16 @@ class Choice:
         return self.predicted.ages
 
     @property
+    def any_age(self) -> bool:
+        """Whether rows may be of any age, since ranks run freely without a bound."""
+        return any(read.free for read in self.predicted.staleness)
+
+    @property
+    def staleness(self) -> str:
+        """The reason why the rows that it reads may be too old."""
+        return "rows of any age: ranks run freely" if self.any_age else f"rows up to {self.ages[-1]} epochs old"
+
+    @property
     def sure(self) -> Sure:
         return sure_of(self.predicted)
 
@@ -226,7 +236,7 @@ class Goal:
         """Whether a choice reads older rows than allowed, which is known when it is predicted."""
         if self.max_staleness is None or choice.figures is None:
             return False
-        return bool(choice.ages) and choice.ages[-1] > self.max_staleness
+        return choice.any_age or (bool(choice.ages) and choice.ages[-1] > self.max_staleness)
 
 
 def _cheapest(choice: Choice) -> tuple[float, ...]:
@@ -311,7 +321,7 @@ def find_plan(
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
     stale = [choice for choice in search.done if goal.too_stale(choice)]
-    dropped += [(choice.candidate, f"rows up to {choice.ages[-1]} epochs old") for choice in stale]
+    dropped += [(choice.candidate, choice.staleness) for choice in stale]
     dropped += search.failed
     kept = [choice for choice in search.done if goal.allows(choice)]
     if not kept:

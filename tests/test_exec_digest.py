@@ -19,6 +19,7 @@ from halocast.exec.transport.comm import Endpoint
 from halocast.graph import build_parts
 from halocast.methods.digest import Average, ServerStep
 from halocast.models.modules import build_model, summed_loss
+from halocast.models.spec import ModelKind
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Kind, Op, Schedule
 
@@ -158,6 +159,20 @@ class Sequential:
         self.losses.append(float(loss.detach()) / part.num_train_total)
 
 
+def lonely(rank: int) -> Endpoint:
+    """A rank's end of a link that nobody uses."""
+    return Endpoint(rank=rank, timeout_s=5, backend="gloo", device=torch.device("cpu"))
+
+
+def do_epoch(state: RankState, epoch: int) -> None:
+    """All ops of a rank's epoch, one after the other."""
+    assert state.progress is not None
+    for op in state.schedule.by_rank[state.rank]:
+        if op.exists(epoch):
+            handle(state, op, epoch)
+            state.progress.finish(op, epoch)
+
+
 @pytest.mark.parametrize("step", list(ServerStep))
 def test_taking_turns_it_is_its_sequential_definition(step: ServerStep) -> None:
     """The executor's handlers on three ranks of one process, each doing a whole epoch in turn."""
@@ -165,10 +180,7 @@ def test_taking_turns_it_is_its_sequential_definition(step: ServerStep) -> None:
     parts, spec = build_parts(GRAPH, ASSIGNED), spec_for(GRAPH, layers=LAYERS)
     schedule = schedule_for(parts, spec, "float64", "digest-a", interval=interval, step=step)
     job = Job(schedule=schedule, spec=spec, settings=Settings(dtype="float64", lr=lr, seed=5))
-    states = [
-        RankState(job, part, Endpoint(rank=part.rank, timeout_s=5, backend="gloo", device=torch.device("cpu")))
-        for part in parts
-    ]
+    states = [RankState(job, part, lonely(part.rank)) for part in parts]
     sequential = Sequential(states, lr, interval, step)
     features = torch.from_numpy(GRAPH.features).double()
     with make_store(states[0]) as store:
@@ -177,13 +189,41 @@ def test_taking_turns_it_is_its_sequential_definition(step: ServerStep) -> None:
             state.kept["halo.0"] = features[torch.from_numpy(state.part.halo)]
         for epoch in range(num_epochs):
             for state in states:
-                for op in schedule.by_rank[state.rank]:
-                    if op.exists(epoch):
-                        handle(state, op, epoch)
-                        assert state.progress is not None
-                        state.progress.finish(op, epoch)
+                do_epoch(state, epoch)
                 sequential.turn(state.rank, epoch)
         final, _ = store.read("server")
     found = [state.history[epoch].loss for epoch in range(num_epochs) for state in states]
     assert np.allclose(found, sequential.losses, rtol=1e-10)
     assert np.abs(final - sequential.server.numpy()).max() <= 1e-12
+
+
+def learnt_in_turns(kind: ModelKind, order: list[int]) -> float:
+    """The test accuracy of DIGEST-A's weights when ranks do an epoch each in this order, on a graph of six classes."""
+    graph = small_graph(nodes=1500, degree=10, classes=6, features=32, mixing=0.2, seed=1)
+    parts, spec = build_parts(graph, metis_parts(graph, 2)), spec_for(graph, hidden=32, kind=kind)
+    schedule = schedule_for(parts, spec, "float32", "digest-a")
+    job = Job(schedule=schedule, spec=spec, settings=Settings(lr=0.01, seed=5))
+    states = [RankState(job, part, lonely(part.rank)) for part in parts]
+    features, epochs = torch.from_numpy(graph.features), [0, 0]
+    with make_store(states[0]) as store:
+        for state in states:
+            state.store, state.progress = store, Progress(schedule, state.rank, 5.0)
+            state.kept["halo.0"] = features[torch.from_numpy(state.part.halo)]
+        for rank in order:
+            do_epoch(states[rank], epochs[rank])
+            epochs[rank] += 1
+        final, _ = store.read("server")
+    states[0].weights.detach().copy_(torch.from_numpy(final))
+    whole = RankState(job, build_parts(graph, np.zeros(graph.num_nodes, np.int32))[0], lonely(0))
+    whole.weights.detach().copy_(torch.from_numpy(final))
+    right, of = whole.score(whole.logits())[2]
+    return right / of
+
+
+@pytest.mark.parametrize("kind", [ModelKind.SAGE, ModelKind.GAT])
+def test_at_ten_to_one_a_slow_rank_that_ends_alone_forgets_what_the_other_knew(kind: ModelKind) -> None:
+    """Rank 0 is ten times as fast. Where it stops after its 60 epochs, rank 1 trains 54 alone."""
+    alone = [*([0] * 10 + [1]) * 6, *[1] * 54]
+    together = ([0] * 10 + [1]) * 60
+    assert learnt_in_turns(kind, alone) < 0.8
+    assert learnt_in_turns(kind, together) > 0.93
