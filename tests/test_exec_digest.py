@@ -1,5 +1,6 @@
 """DIGEST on real processes against its definition; DIGEST-A in a fixed order against its sequential one."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_taking_turns_it_is_its_sequential_definition(step: ServerStep) -> None:
 
 def learnt_in_turns(kind: ModelKind, order: list[int]) -> float:
     """The test accuracy of DIGEST-A's weights when ranks do an epoch each in this order, on a graph of six classes."""
-    graph = small_graph(nodes=1500, degree=10, classes=6, features=32, mixing=0.2, seed=1)
+    graph = small_graph(nodes=600, degree=10, classes=6, features=32, mixing=0.2, seed=1)
     parts, spec = build_parts(graph, metis_parts(graph, 2)), spec_for(graph, hidden=32, kind=kind)
     schedule = schedule_for(parts, spec, "float32", "digest-a")
     job = Job(schedule=schedule, spec=spec, settings=Settings(lr=0.01, seed=5))
@@ -220,10 +221,20 @@ def learnt_in_turns(kind: ModelKind, order: list[int]) -> float:
     return right / of
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Several would wait for each other on a busy machine, small as the tensors are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("kind", [ModelKind.SAGE, ModelKind.GAT])
 def test_at_ten_to_one_a_slow_rank_that_ends_alone_forgets_what_the_other_knew(kind: ModelKind) -> None:
-    """Rank 0 is ten times as fast. Where it stops after its 60 epochs, rank 1 trains 54 alone."""
-    alone = [*([0] * 10 + [1]) * 6, *[1] * 54]
-    together = ([0] * 10 + [1]) * 60
+    """Rank 0 is ten times as fast. Where it stops after its 40 epochs, rank 1 trains 36 alone."""
+    alone = [*([0] * 10 + [1]) * 4, *[1] * 36]
+    together = ([0] * 10 + [1]) * 40
     assert learnt_in_turns(kind, alone) < 0.8
     assert learnt_in_turns(kind, together) > 0.93
