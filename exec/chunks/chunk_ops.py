@@ -69,11 +69,15 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
 
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
-    """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so."""
-    (fresh, old), own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
-    _add(own, chunk.halo, grad, fresh, op.work.scale)
+    """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so.
+
+    Chunks in one slot always use each other's fresh rows: of these no gradient is missing, which a factor would make up.
+    """
+    places, own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
+    _add(own, chunk.halo, grad, places.beside, 1.0)
+    _add(own, chunk.halo, grad, places.before, op.work.scale)
     if here.has(op.writes, Role.LATE_GRAD):
-        _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, old, op.work.scale)
+        _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, places.old, op.work.scale)
         own[chunk.rows] += here.table(op.reads, Role.OLD_GRAD)[chunk.rows]
 
 

@@ -49,6 +49,16 @@ class Chunk:
         return len(self.block.in_degree)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HaloPlaces:
+    """Places in a chunk's halo by where their rows come from in one epoch."""
+
+    epoch: int
+    beside: Tensor  # fresh, of other ways' chunks in the same slot
+    before: Tensor  # fresh, of chunks that came before
+    old: Tensor  # of the snapshot
+
+
 class ChunkState(RankState):
     """The state of a stage beside a rank's usual one: the chunks, and tables of rows by buffer name."""
 
@@ -68,7 +78,7 @@ class ChunkState(RankState):
             tuple[int, int], tuple[Tensor, Tensor, Tensor | None]
         ] = {}  # by layer and chunk, until backward
         self.tables = self._tables()
-        self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
+        self._divided: dict[int, HaloPlaces] = {}  # by chunk
         if not any(op.verb == "loss_chunk" for op in ops):
             self.history = [EpochOutcome(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]
 
@@ -134,17 +144,16 @@ class ChunkState(RankState):
     def rows_of_slot(self, name: str, op: Op, epoch: int) -> Tensor:
         return self.tables[name][self.in_slot(op, epoch).rows]
 
-    def divided(self, chunk: Chunk, epoch: int) -> tuple[Tensor, Tensor]:
-        """Places in the halo of rows that are fresh, and of those from the snapshot; all layers ask for the same.
-
-        A row is fresh if its chunk came before this one, or comes beside it in another way.
-        """
+    def divided(self, chunk: Chunk, epoch: int) -> HaloPlaces:
+        """Where the rows of a chunk's halo come from; all layers ask for the same."""
         known = self._divided.get(chunk.number)
-        if known is None or known[0] != epoch:
+        if known is None or known.epoch != epoch:
             turn = torch.from_numpy(np.argsort(self.order(epoch))).to(chunk.owners.device)
-            fresh = turn[chunk.owners % self.num_slots] <= turn[chunk.number % self.num_slots]
-            known = self._divided[chunk.number] = epoch, fresh.nonzero().flatten(), (~fresh).nonzero().flatten()
-        return known[1], known[2]
+            ahead = turn[chunk.number % self.num_slots] - turn[chunk.owners % self.num_slots]
+            places = {"beside": ahead == 0, "before": ahead > 0, "old": ahead < 0}
+            known = HaloPlaces(epoch=epoch, **{name: where.nonzero().flatten() for name, where in places.items()})
+            self._divided[chunk.number] = known
+        return known
 
     def joined(self, op: Op, chunk: Chunk, epoch: int) -> Tensor:
         """The chunk's rows, and those of its halo if the layer aggregates: fresh, or of the snapshot."""
@@ -154,7 +163,7 @@ class ChunkState(RankState):
         rows = table.new_empty((num_own + len(chunk.halo), table.shape[1]))
         rows[:num_own] = table[chunk.rows]
         torch.index_select(table, 0, chunk.halo, out=rows[num_own:])
-        _, old = self.divided(chunk, epoch)
+        old = self.divided(chunk, epoch).old
         if self.has(op.reads, Role.SNAPSHOT) and len(old):
             snapshot = self.table(op.reads, Role.SNAPSHOT).index_select(0, chunk.halo[old])
             rows[num_own:].index_copy_(0, old, snapshot)
