@@ -71,7 +71,7 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
     """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so.
 
-    Chunks in one slot always use each other's fresh rows: of these no gradient is missing, which a factor would make up.
+    Chunks in one slot always use each other's fresh rows: of these no gradient is missing that a factor could make up.
     """
     places, own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
     _add(own, chunk.halo, grad, places.beside, 1.0)

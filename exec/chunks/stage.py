@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from halocast.exec.launch.job import Job, read_part
-from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, block_of, flatten
+from halocast.exec.launch.job import Job, read_part, read_scored
+from halocast.exec.run.part_tensors import PartTensors, block_of
+from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, flatten
 from halocast.exec.transport.comm import Endpoint, all_reduce
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
-from halocast.models.modules import NEIGHBOURS, Block
+from halocast.models.modules import NEIGHBOURS, Block, Gnn
+from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Kind, Op, Role, Rows, Schedule
 
 FORWARD = "forward_chunk"
@@ -29,10 +31,20 @@ ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
 def make_state(job: Job, directory: Path, rank: int, link: Endpoint) -> RankState:
     """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
+    dtype = getattr(torch, job.settings.dtype)
     if not any(op.verb == FORWARD for op in job.schedule.ops):
-        return RankState(job, read_part(directory, rank), link)
+        state = RankState(job, read_part(directory, rank), link)
+        scored = read_scored(directory, rank)
+        if scored is not None:
+            state.scored = PartTensors(scored, job.spec, dtype, link)
+        return state
     first = read_part(directory, 0)
-    return ChunkState(job, [first, *(read_part(directory, k) for k in range(1, first.num_parts))], rank, link)
+    chunks = [first, *(read_part(directory, k) for k in range(1, first.num_parts))]
+    stage = ChunkState(job, chunks, rank, link)
+    others = [part for k in range(len(chunks)) if (part := read_scored(directory, k)) is not None]
+    if others:
+        stage.scored = ScoredChunks(others, rank, job.spec, dtype, link)
+    return stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,11 +135,10 @@ class ChunkState(RankState):
         return bool(self.names(names, role=role))
 
     def _precompute(self) -> Tensor:
-        neighbours = NEIGHBOURS[self.job.spec.kind]
-        with torch.no_grad():
-            return torch.cat(
-                [neighbours(c.block, torch.cat([self.features[c.rows], self.features[c.halo]])) for c in self.chunks]
-            )
+        return neighbours(self.spec, self.chunks, self.features)
+
+    def exact_logits(self, model: Gnn) -> Tensor:
+        return chunk_logits(self, self.chunks, model)
 
     def order(self, epoch: int) -> tuple[int, ...]:
         """The chunk in every slot; the same on all stages."""
@@ -176,24 +187,10 @@ class ChunkState(RankState):
         if self.link.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    @torch.no_grad()
     def logits(self) -> Tensor:
         """Exact logits of all nodes, on every rank, with the weights of all stages."""
         self._share_weights()
-        self.model.eval()
-        rows = first = self.features
-        spec = self.job.spec
-        for layer in range(spec.layers):
-            outputs = []
-            for c in self.chunks:
-                given = torch.cat([rows[c.rows], rows[c.halo]]) if spec.aggregates(layer) else rows[c.rows]
-                aggregated = self.aggregated[c.rows] if self.aggregated is not None and layer == 0 else None
-                mixed = first[c.rows] if spec.mixes_first(layer) else None
-                outputs.append(self.model.layer(layer, given, c.block, aggregated, mixed))
-            rows = torch.cat(outputs)
-            first = rows if layer == 0 else first
-        self.model.train()
-        return rows
+        return super().logits()
 
     def _share_weights(self) -> None:
         """Send the weights of every stage's layers to all ranks."""
@@ -204,6 +201,43 @@ class ChunkState(RankState):
         for weight, value in zip(weights, torch.split(flat, [w.numel() for w in weights]), strict=True):
             if id(weight) not in own:
                 weight.data.copy_(value.view_as(weight))
+
+
+class ScoredChunks(PartTensors):
+    """All chunks of a graph that is scored and not trained on."""
+
+    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: Endpoint) -> None:
+        self.chunks = _chunks(parts, dtype, link)
+        super().__init__(whole(parts, rank), spec, dtype, link)
+
+    def _precompute(self) -> Tensor:
+        return neighbours(self.spec, self.chunks, self.features)
+
+    def exact_logits(self, model: Gnn) -> Tensor:
+        return chunk_logits(self, self.chunks, model)
+
+
+@torch.no_grad()
+def neighbours(spec: ModelSpec, chunks: list[Chunk], rows: Tensor) -> Tensor:
+    """What the neighbours of all nodes add up to, chunk after chunk."""
+    sums = NEIGHBOURS[spec.kind]
+    return torch.cat([sums(chunk.block, torch.cat([rows[chunk.rows], rows[chunk.halo]])) for chunk in chunks])
+
+
+@torch.no_grad()
+def chunk_logits(here: PartTensors, chunks: list[Chunk], model: Gnn) -> Tensor:
+    """Logits of all nodes, layer by layer, chunk after chunk."""
+    rows = first = here.features
+    for layer in range(here.spec.layers):
+        outputs = []
+        for c in chunks:
+            given = torch.cat([rows[c.rows], rows[c.halo]]) if here.spec.aggregates(layer) else rows[c.rows]
+            aggregated = here.aggregated[c.rows] if here.aggregated is not None and layer == 0 else None
+            mixed = first[c.rows] if here.spec.mixes_first(layer) else None
+            outputs.append(model.layer(layer, given, c.block, aggregated, mixed))
+        rows = torch.cat(outputs)
+        first = rows if layer == 0 else first
+    return rows
 
 
 def numbered(schedule: Schedule) -> dict[str, int]:

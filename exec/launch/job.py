@@ -3,6 +3,7 @@
 schedule.txt   the schedule in its text form
 job.json       model spec and settings
 part-K.npz     what rank K owns
+score-K.npz    what rank K scores, where that is not what it trains on: pieces of the whole graph
 result-K.json  (written by rank K) losses, hits, audit;  trace-K.jsonl  its spans;  error-K.json  why it failed
 """
 
@@ -87,13 +88,17 @@ class Job:
     settings: Settings
 
 
-def write_job(directory: Path, job: Job, parts: Iterable[Part]) -> None:
-    """Write a job into an empty directory."""
+def write_job(directory: Path, job: Job, parts: Iterable[Part], scored: Iterable[Part] = ()) -> None:
+    """Write a job into a directory; `scored` are as many parts of what scores are of, if that is another graph."""
     (directory / "schedule.txt").write_text(format_schedule(job.schedule), encoding="utf-8")
     described = {"spec": asdict(job.spec), "settings": asdict(job.settings)}
     (directory / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
     for part in parts:
         save_part(directory / f"part-{part.rank}.npz", part)
+    for old in directory.glob("score-*.npz"):  # of another job that was here before
+        old.unlink()
+    for part in scored:
+        save_part(directory / f"score-{part.rank}.npz", part)
 
 
 def read_job(directory: Path) -> Job:
@@ -111,3 +116,9 @@ def read_job(directory: Path) -> Job:
 
 def read_part(directory: Path, rank: int) -> Part:
     return load_part(directory / f"part-{rank}.npz")
+
+
+def read_scored(directory: Path, rank: int) -> Part | None:
+    """What a rank scores; None if that is what it trains on."""
+    path = directory / f"score-{rank}.npz"
+    return load_part(path) if path.exists() else None

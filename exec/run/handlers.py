@@ -74,7 +74,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
     state.write(op, Rows.INNER, torch.autograd.grad(share * op.work.scale, logits)[0], epoch)
-    state.history.append(EpochOutcome(loss=float(share.detach()), hits=state.score(logits.detach())))
+    state.history.append(EpochOutcome(loss=float(share.detach()), hits=state.hits(logits.detach())))
     return 0
 
 

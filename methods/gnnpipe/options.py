@@ -63,8 +63,8 @@ class Options:
     def crossing(self) -> float:
         """The factor of gradients that cross chunks.
 
-        In a drawn order a chunk comes before another half of the time, and only then gets the other's gradient: doubled,
-        it is right on average. Late gradients give the other half, and one by one none crosses.
+        In a drawn order a chunk comes before another half of the time, and only then gets the other's gradient: it is
+        doubled to be right on average. Late gradients give the other half, and one by one none crosses.
         """
         if self.cross_factor is not None:
             return self.cross_factor
