@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_state
+from halocast.exec.run.fresh import note_error
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.models.modules import hits, summed_loss
 from halocast.schedule.ir import Op, Role
@@ -26,6 +27,8 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     if here.job.spec.mixes_first(layer):
         first = here.table(op.reads, Role.FIRST)[chunk.rows].clone().requires_grad_()
     aggregated = here.aggregated[chunk.rows] if here.aggregated is not None and layer == 0 else None
+    if here.job.settings.errors and here.has(op.reads, Role.SNAPSHOT):
+        here.compared[layer] = here.table(op.reads, *ENTER), here.table(op.reads, Role.SNAPSHOT)
     here.draw_dropout(epoch, layer, chunk)
     out = here.model.layer(layer, rows, chunk.block, aggregated, first)
     here.made[layer, chunk.number] = rows, out, first
@@ -54,6 +57,8 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     """Gradients of one layer on one chunk: of its own rows and of the fresh rows of other chunks, which add up."""
     here, (layer, _) = chunk_state(state), op.index
     chunk = here.in_slot(op, epoch)
+    if layer in here.compared:
+        _note_snapshot(here, layer, chunk, epoch)
     grad = _take(here.table(op.reads, Role.GRAD), chunk)
     if layer == 0 and here.has(op.reads, Role.FIRST_GRAD):
         grad += _take(here.table(op.reads, Role.FIRST_GRAD), chunk)
@@ -66,6 +71,13 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
         if len(rows) > chunk.num_rows:
             _give_back(here, op, chunk, rows.grad[chunk.num_rows :], epoch)
     return 0
+
+
+def _note_snapshot(here: ChunkState, layer: int, chunk: Chunk, epoch: int) -> None:
+    """Note how far the snapshot's rows that a chunk used are from this epoch's, which all chunks have made by now."""
+    rows, snapshot = here.compared[layer]
+    old = chunk.halo[here.divided(chunk, epoch).old]
+    note_error(here, epoch, layer, "features", snapshot[old], rows[old])
 
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:

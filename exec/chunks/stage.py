@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from halocast.exec.launch.job import Job, read_part, read_scored
+from halocast.exec.launch.job import FORWARD_CHUNK, Job, read_part, read_scored
 from halocast.exec.run.part_tensors import PartTensors, block_of
 from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, flatten
 from halocast.exec.transport.comm import Endpoint, all_reduce
@@ -23,7 +23,6 @@ from halocast.models.modules import NEIGHBOURS, Block, Gnn
 from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Kind, Op, Role, Rows, Schedule
 
-FORWARD = "forward_chunk"
 ENTER = (Role.FEATURES, Role.ROWS, Role.FIRST)  # of tables whose rows enter a layer
 NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
@@ -32,7 +31,7 @@ ORDER_STREAM, DROPOUT_STREAM = 0, 1
 def make_state(job: Job, directory: Path, rank: int, link: Endpoint) -> RankState:
     """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
     dtype = getattr(torch, job.settings.dtype)
-    if not any(op.verb == FORWARD for op in job.schedule.ops):
+    if not any(op.verb == FORWARD_CHUNK for op in job.schedule.ops):
         state = RankState(job, read_part(directory, rank), link)
         scored = read_scored(directory, rank)
         if scored is not None:
@@ -79,17 +78,18 @@ class ChunkState(RankState):
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(job, whole(parts, rank), link)
         ops = job.schedule.by_rank[rank]
-        self.layers = sorted({op.index[0] for op in ops if op.verb == FORWARD})
+        self.layers = sorted({op.index[0] for op in ops if op.verb == FORWARD_CHUNK})
         self._own_weights()
         self.shuffles = any(op.verb == "shuffle" for op in ops)
         self.messages = numbered(job.schedule)
-        self.num_slots = sum(op.verb == FORWARD and op.index[0] == self.layers[0] for op in ops)
+        self.num_slots = sum(op.verb == FORWARD_CHUNK and op.index[0] == self.layers[0] for op in ops)
         self.num_ways = len(parts) // self.num_slots
         self._meet_ways(parts)
         self.made: dict[
             tuple[int, int], tuple[Tensor, Tensor, Tensor | None]
         ] = {}  # by layer and chunk, until backward
         self.tables = self._tables()
+        self.compared: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: rows and their snapshot, to measure errors
         self._divided: dict[int, HaloPlaces] = {}  # by chunk
         if not any(op.verb == "loss_chunk" for op in ops):
             self.history = [EpochOutcome(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]

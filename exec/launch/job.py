@@ -23,6 +23,7 @@ from halocast.schedule.ir import Numbers, Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
 
 MASKS = ("train", "val", "test")
+FORWARD_CHUNK, BACKWARD_CHUNK = "forward_chunk", "backward_chunk"
 DTYPES = (Numbers.FLOAT32, Numbers.FLOAT64, Numbers.BFLOAT16)  # of rows
 
 
@@ -86,6 +87,19 @@ class Job:
     schedule: Schedule
     spec: ModelSpec
     settings: Settings
+
+    def __post_init__(self) -> None:
+        if self.settings.errors:
+            require_comparable(self.schedule)
+
+
+def require_comparable(schedule: Schedule) -> None:
+    """Refuse to measure errors where an op never has fresh rows to compare with."""
+    require(not schedule.free, "errors = true: ranks that run freely never have rows of one epoch to compare")
+    for rank in range(schedule.num_ranks):
+        slots = [op.verb for op in schedule.by_rank[rank] if op.verb in (FORWARD_CHUNK, BACKWARD_CHUNK)]
+        through = FORWARD_CHUNK not in slots[slots.index(BACKWARD_CHUNK) :] if BACKWARD_CHUNK in slots else True
+        require(through, "errors = true: chunks that go back one by one do so before others have made their fresh rows")
 
 
 def write_job(directory: Path, job: Job, parts: Iterable[Part], scored: Iterable[Part] = ()) -> None:

@@ -11,13 +11,13 @@ from halocast.exec.chunks.chunk_ops import CHUNKS
 from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
-from halocast.exec.run.fresh import note_features, note_gradients
+from halocast.exec.run.fresh import note_features, note_gradients, note_weights
 from halocast.exec.run.importance import IMPORTANCE
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.exec.store.push_pull import pull, push
 from halocast.exec.transport.collectives import COLLECT
 from halocast.exec.transport.pairs import receive, send, swap
-from halocast.models.modules import summed_loss
+from halocast.models.modules import random_states, summed_loss
 from halocast.schedule.ir import IDS, Kind, Op, Role, Rows, Schedule
 
 Handler = Callable[[RankState, Op, int], int]
@@ -48,6 +48,8 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 def forward(state: RankState, op: Op, epoch: int) -> int:
     """Run one layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     layer = op.index[0]
+    if state.job.settings.errors:
+        state.draws.setdefault(epoch, random_states(state.link.device))
     if pieces.is_piece(state, op):
         done = pieces.forward(state, op, epoch)
         if done is not None:
@@ -136,6 +138,8 @@ def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | N
 
 
 def step(state: RankState, op: Op, epoch: int) -> int:
+    if epoch in state.draws:
+        note_weights(state, epoch)
     if state.job.settings.audit:
         state.kept_grads.copy_(state.grads)
     state.optimizer.step()

@@ -88,6 +88,7 @@ class RankState(PartTensors):
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
         self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
+        self.draws: dict[int, tuple[Tensor, ...]] = {}  # by epoch: random states at its first forward; likewise
         self.history: list[EpochOutcome] = []
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
