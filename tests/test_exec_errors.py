@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pipelines import pipeline
+from pipelines import Oracle, pipeline
 from torch import Tensor
 from training import Trained, metis_parts, reference_for, small_graph, spec_for, train
 
 from halocast.base.errors import InputError
+from halocast.exec.chunks.stage import drawn_order
 from halocast.exec.run.part_tensors import block_of
 from halocast.graph import Part, assign
 from halocast.models.modules import build_model, summed_loss
@@ -102,10 +103,26 @@ def test_snapshots_are_wholly_wrong_while_zeros_and_exact_after_a_renewal_per_la
         assert errors[2 * layer :] == [0.0] * (8 - 2 * layer)
 
 
-def test_one_chunk_uses_no_snapshot_and_has_no_errors(tmp_path: Path) -> None:
-    settings = {"errors": True, "epochs": 2}
-    trained = pipeline(GRAPH, np.zeros(300, np.int32), spec_for(GRAPH, **DEEP), tmp_path, settings, stages=2)
-    assert [error for error in trained.run.errors if error.what == "features"] == []
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_chunk_uses_no_snapshot_and_its_gradient_is_the_fresh_one(recompute: bool, tmp_path: Path) -> None:
+    spec, settings = spec_for(GRAPH, **DEEP, dropout=0.5, recompute=recompute), {"errors": True, "epochs": 3}
+    trained = pipeline(GRAPH, np.zeros(300, np.int32), spec, tmp_path / "measured", settings, stages=2)
+    assert {error.what for error in trained.run.errors} == {"weights"}
+    assert max(relative(trained, "weights", -1)) <= 1e-12
+    plain = pipeline(GRAPH, np.zeros(300, np.int32), spec, tmp_path / "plain", {"epochs": 3}, stages=2)
+    assert trained.run.losses == plain.run.losses
+
+
+@pytest.mark.parametrize(("factor", "options"), [(2.0, {}), (1.0, {"cross_factor": 1.0})])
+def test_the_gradient_of_chunks_is_as_far_off_as_one_process_says(
+    factor: float, options: dict[str, Any], tmp_path: Path
+) -> None:
+    spec, chunks = spec_for(GRAPH, **DEEP), assign(GRAPH, 4, balance="cost", seed=1, cache=False)
+    trained = pipeline(GRAPH, chunks, spec, tmp_path, {"errors": True, "epochs": 1}, stages=2, **options)
+    oracle = Oracle(GRAPH, chunks, spec, lambda epoch: drawn_order(4, 5, epoch), freeze=99, factor=factor).train(1)
+    exact = Oracle(GRAPH, np.zeros(300, np.int32), spec, lambda epoch: (0,)).train(1)
+    used, fresh = (one.stage_grads(range(spec.layers)) for one in (oracle, exact))
+    assert relative(trained, "weights", -1) == pytest.approx([float((used - fresh).norm() / fresh.norm())], rel=1e-9)
 
 
 @pytest.mark.parametrize(

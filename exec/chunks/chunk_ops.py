@@ -1,13 +1,15 @@
 """What a stage does with the chunk in a slot: layers forward and backward, the loss, snapshots when an epoch ends."""
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_state
-from halocast.exec.run.fresh import note_error
+from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_logits, chunk_state
+from halocast.exec.run.fresh import note_error, other_gradients
+from halocast.exec.run.notes import ALL_LAYERS
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.models.modules import hits, summed_loss
 from halocast.schedule.ir import Op, Role
@@ -78,6 +80,24 @@ def _note_snapshot(here: ChunkState, layer: int, chunk: Chunk, epoch: int) -> No
     rows, snapshot = here.compared[layer]
     old = chunk.halo[here.divided(chunk, epoch).old]
     note_error(here, epoch, layer, "features", snapshot[old], rows[old])
+
+
+def note_gradient(here: ChunkState, epoch: int) -> None:
+    """Note how far the gradient of a stage's weights is from that of all chunks as one, with the same dropout.
+
+    All ranks call it before any has made its step; each goes through all layers, with the weights of all stages.
+    """
+    with other_gradients(here):
+        here.share_weights()
+        logits = chunk_logits(here, here.chunks, here.model, partial(here.draw_dropout, epoch))
+        loss = summed_loss(logits[here.mask_rows[0]], here.mask_labels[0]) / here.part.num_train_total
+        torch.autograd.backward(loss)
+        fresh = here.grads.clone()
+    own = {id(weight) for weight in here.own.parameters()}
+    for weight in (weight for weight in here.model.parameters() if id(weight) not in own):
+        weight.grad = None
+    if here.way == 0:  # the ways of a stage have summed theirs
+        note_error(here, epoch, ALL_LAYERS, "weights", here.grads, fresh)
 
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:

@@ -5,6 +5,7 @@ their chunk came before it in this epoch, else from the snapshot; only the forme
 for every (epoch, layer, chunk), so that what is computed does not depend on how layers are spread over stages.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -137,6 +138,7 @@ class ChunkState(RankState):
     def _precompute(self) -> Tensor:
         return neighbours(self.spec, self.chunks, self.features)
 
+    @torch.no_grad()
     def exact_logits(self, model: Gnn) -> Tensor:
         return chunk_logits(self, self.chunks, model)
 
@@ -189,10 +191,10 @@ class ChunkState(RankState):
 
     def logits(self) -> Tensor:
         """Exact logits of all nodes, on every rank, with the weights of all stages."""
-        self._share_weights()
+        self.share_weights()
         return super().logits()
 
-    def _share_weights(self) -> None:
+    def share_weights(self) -> None:
         """Send the weights of every stage's layers to all ranks."""
         own = {id(weight) for weight in self.own.parameters()}
         weights = list(self.model.parameters())
@@ -213,6 +215,7 @@ class ScoredChunks(PartTensors):
     def _precompute(self) -> Tensor:
         return neighbours(self.spec, self.chunks, self.features)
 
+    @torch.no_grad()
     def exact_logits(self, model: Gnn) -> Tensor:
         return chunk_logits(self, self.chunks, model)
 
@@ -224,9 +227,11 @@ def neighbours(spec: ModelSpec, chunks: list[Chunk], rows: Tensor) -> Tensor:
     return torch.cat([sums(chunk.block, torch.cat([rows[chunk.rows], rows[chunk.halo]])) for chunk in chunks])
 
 
-@torch.no_grad()
-def chunk_logits(here: PartTensors, chunks: list[Chunk], model: Gnn) -> Tensor:
-    """Logits of all nodes, layer by layer, chunk after chunk."""
+Draw = Callable[[int, Chunk], None]
+
+
+def chunk_logits(here: PartTensors, chunks: list[Chunk], model: Gnn, draw: Draw = lambda layer, chunk: None) -> Tensor:
+    """Logits of all nodes, layer by layer, chunk after chunk; `draw` is called before each, to settle its dropout."""
     rows = first = here.features
     for layer in range(here.spec.layers):
         outputs = []
@@ -234,6 +239,7 @@ def chunk_logits(here: PartTensors, chunks: list[Chunk], model: Gnn) -> Tensor:
             given = torch.cat([rows[c.rows], rows[c.halo]]) if here.spec.aggregates(layer) else rows[c.rows]
             aggregated = here.aggregated[c.rows] if here.aggregated is not None and layer == 0 else None
             mixed = first[c.rows] if here.spec.mixes_first(layer) else None
+            draw(layer, c)
             outputs.append(model.layer(layer, given, c.block, aggregated, mixed))
         rows = torch.cat(outputs)
         first = rows if layer == 0 else first

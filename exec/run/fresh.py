@@ -59,7 +59,7 @@ class LayerPass:
 def fresh_rows(state: RankState) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
     """Halo rows of every layer's input, and the gradients that other ranks give back for our rows of it, by layer."""
     state.model.eval()
-    with _other_gradients(state):
+    with other_gradients(state):
         halo, passes = _forward(state)
         returned = _backward(state, halo, passes)
     state.model.train()
@@ -68,14 +68,14 @@ def fresh_rows(state: RankState) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
 
 def fresh_gradient(state: RankState, random: tuple[Tensor, ...]) -> Tensor:
     """This rank's share of the weights' gradient with all rows fresh, and with the dropout of such random states."""
-    with _other_gradients(state), with_random_states(random, state.link.device):
+    with other_gradients(state), with_random_states(random, state.link.device):
         halo, passes = _forward(state)
         _backward(state, halo, passes)
         return state.grads.clone()
 
 
 @contextmanager
-def _other_gradients(state: RankState) -> Iterator[None]:
+def other_gradients(state: RankState) -> Iterator[None]:
     """Begin with gradients of zero, and put those of before back in the end."""
     before = state.grads.clone()
     state.grads.zero_()

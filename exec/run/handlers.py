@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.chunks.chunk_ops import CHUNKS
+from halocast.exec.chunks.chunk_ops import CHUNKS, note_gradient
+from halocast.exec.chunks.stage import ChunkState
 from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
@@ -138,7 +139,9 @@ def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | N
 
 
 def step(state: RankState, op: Op, epoch: int) -> int:
-    if epoch in state.draws:
+    if state.job.settings.errors and isinstance(state, ChunkState):
+        note_gradient(state, epoch)
+    elif state.job.settings.errors:
         note_weights(state, epoch)
     if state.job.settings.audit:
         state.kept_grads.copy_(state.grads)
