@@ -8,7 +8,7 @@ import typer
 from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set, TraceFile, at_least_1
 from halocast.cli.output import epoch_bar, note, print_json, require_trace, status, write_trace
-from halocast.reports.summary import FoundAges, ReadAges, Summary
+from halocast.reports.summary import FoundAges, ReadAges, StaleError, Summary
 from halocast.reports.table import age_range, text_table
 from halocast.study.clusters import scenario_cluster
 from halocast.study.run import (
@@ -116,7 +116,11 @@ def describe_errors(summary: Summary) -> list[str]:
     errors = summary.training.errors if summary.training else ()
     last = max((error.epoch for error in errors), default=None)
     return [
-        f"{error.what} of layer {error.layer} in epoch {last}: {error.relative:.2%} off fresh ones"
+        f"{_erring(error)} in epoch {last}: {error.relative:.2%} off fresh ones"
         for error in errors
         if error.epoch == last
     ]
+
+
+def _erring(error: StaleError) -> str:
+    return f"{error.what} of layer {error.layer}" if error.layer >= 0 else f"gradients of all {error.what}"

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from halocast.base.errors import unknown
 from halocast.base.files import cache_dir, whole_file
 from halocast.base.records import require
-from halocast.graph.graph import Graph, Ints, adjacency, content_hash
+from halocast.graph.graph import Graph, Ints, Mask, adjacency, content_hash
 from halocast.graph.parts import Assignment
 
 PARTITIONERS = ("metis", "random")
@@ -115,6 +115,20 @@ def fill_empty(assignment: Assignment, num_parts: int) -> Assignment:
         sizes[donor] -= 1
         sizes[part] += 1
     return repaired
+
+
+def extended(graph: Graph, mask: Mask, assignment: Assignment) -> Assignment:
+    """An assignment of all nodes, from one of the nodes of a mask, which keep their parts.
+
+    Any other node goes where most of the neighbours it reads are; one that reads none of the mask's, anywhere.
+    """
+    num_parts, others = int(assignment.max()) + 1, np.flatnonzero(~mask)
+    member = sp.csr_matrix((np.ones(len(assignment), np.int32), (np.arange(len(assignment)), assignment)))
+    counts = (adjacency(graph)[others][:, mask] @ member).toarray()
+    parts = np.empty(graph.num_nodes, np.int32)
+    parts[mask] = assignment
+    parts[others] = np.where(counts.any(axis=1), counts.argmax(axis=1), others % num_parts)
+    return parts
 
 
 def volume(graph: Graph, assignment: Assignment) -> int:

@@ -126,7 +126,7 @@ class StaleError:
     """The distance of a layer's stale rows or gradients from fresh ones in one epoch, as squares of norms."""
 
     epoch: int
-    layer: int
+    layer: int  # -1: all layers, where `what` is the gradient of the weights
     what: str
     squared_error: float
     squared_norm: float

@@ -19,7 +19,6 @@ from halocast.exec.launch.emulate import BURST_S, Emulation, Host, can_emulate
 from halocast.exec.launch.job import Job, Settings, read_job, write_job
 from halocast.exec.launch.local import Run, execute, gather
 from halocast.graph.graph import Graph
-from halocast.graph.parts import iter_parts
 from halocast.reports.metrics import default_warmup
 from halocast.reports.summary import FoundAges, StaleError, Summary, Training, summarise
 from halocast.reports.table import seconds
@@ -156,12 +155,10 @@ def make_job(workload: Workload, backend: str | None = None) -> Job:
 
 def write_torchrun_job(workload: Workload, directory: Path) -> str:
     """Write the job for torchrun into a directory of its own; return the command that starts it."""
-    assert workload.graph is not None
-    assert workload.assignment is not None
     if directory.exists():
         raise InputError(f"{directory}: exists; a job needs a directory of its own")
     with whole_directory(directory) as temporary:
-        write_job(temporary, make_job(workload), iter_parts(workload.graph, workload.assignment))
+        write_job(temporary, make_job(workload), workload.parts(), workload.scored())
     return f"torchrun --nproc-per-node {workload.schedule.num_ranks} -m halocast.exec.worker {directory}"
 
 
@@ -208,10 +205,8 @@ def rank_hosts(cluster: Cluster | None) -> Iterator[tuple[Host, ...]]:
 
 def train(workload: Workload, job: Job, *, emulated: Cluster | None = None, **how: Any) -> Run:
     """Train a workload for real; `how` is what `execute` takes."""
-    assert workload.graph is not None
-    assert workload.assignment is not None
     with rank_hosts(emulated) as hosts:
-        return execute(job, iter_parts(workload.graph, workload.assignment), hosts=hosts, **how)
+        return execute(job, workload.parts(), scored=workload.scored(), hosts=hosts, **how)
 
 
 def machine(emulated: Cluster | None) -> str:

@@ -1,6 +1,6 @@
 """Checked schedules from scenarios: sizes come from the dataset's card or from the partitioned graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from halocast.base.errors import InputError, unknown
@@ -9,8 +9,8 @@ from halocast.graph.chunks import chunks_from_card, ways_of_graph
 from halocast.graph.formats.loaders import load
 from halocast.graph.graph import Graph, induced
 from halocast.graph.halo import Halo, from_assignment, from_card
-from halocast.graph.partition import assign
-from halocast.graph.parts import Assignment
+from halocast.graph.partition import assign, extended
+from halocast.graph.parts import Assignment, Part, iter_parts
 from halocast.graph.synthetic import synthetic
 from halocast.methods import METHODS
 from halocast.models.spec import USUAL_NORM, ModelKind, ModelSpec
@@ -24,7 +24,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Workload:
-    """A schedule and what else interpreters need; graph and assignment are there when the sizes come from data."""
+    """A schedule and what else interpreters need; graph and assignment are there when the sizes come from data.
+
+    `whole` is the graph that scores are of, where `graph`, which is trained on, is only its part of train nodes.
+    """
 
     scenario: Scenario
     halo: Halo
@@ -32,6 +35,20 @@ class Workload:
     schedule: Schedule
     graph: Graph | None = None
     assignment: Assignment | None = None
+    whole: Graph | None = None
+
+    def parts(self) -> Iterator[Part]:
+        """The parts that ranks train on, one at a time."""
+        assert self.graph is not None
+        assert self.assignment is not None
+        return iter_parts(self.graph, self.assignment)
+
+    def scored(self) -> Iterator[Part]:
+        """As many parts of what scores are of; none if that is what ranks train on."""
+        assert self.assignment is not None
+        if self.whole is None:
+            return iter(())
+        return iter_parts(self.whole, extended(self.whole, self.whole.train_mask, self.assignment))
 
 
 def silent(text: str) -> None:
@@ -52,7 +69,7 @@ def prepare(
         options = method.fit(options, num_ranks, num_layers(scenario))
         scenario = replace(scenario, method=replace(scenario.method, options=options))
     num_parts = options.chunks if method.chunks else _num_parts(scenario.graph, num_ranks)
-    assignment = None
+    assignment = whole = None
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
     if not data and graph is None and _from_card(scenario.graph):
@@ -64,7 +81,9 @@ def prepare(
         else:
             halo = from_card(card, num_parts, section.partitioner, section.seed, inductive=section.inductive)
     else:
-        graph = _trained_on(load_graph(scenario.graph, say) if graph is None else graph, scenario.graph)
+        graph = load_graph(scenario.graph, say) if graph is None else graph
+        if scenario.graph.inductive:
+            graph, whole = induced(graph, graph.train_mask), graph
         balanced = replace(scenario.graph, balance=Balance.COST) if method.chunks else scenario.graph
         assignment = _assign(graph, balanced, num_parts, say)
         halo = ways_of_graph(graph, assignment, options.ways) if method.chunks else from_assignment(graph, assignment)
@@ -76,6 +95,7 @@ def prepare(
         schedule=make_schedule(scenario, halo, spec),
         graph=graph,
         assignment=assignment,
+        whole=whole,
     )
 
 
@@ -99,11 +119,6 @@ def load_graph(section: GraphSection, say: Say = silent) -> Graph:
         )
     say(f"loading {section.dataset}")
     return _load(section.dataset)
-
-
-def _trained_on(graph: Graph, section: GraphSection) -> Graph:
-    """The graph that training sees: with `inductive`, the part induced by the training nodes."""
-    return induced(graph, graph.train_mask) if section.inductive else graph
 
 
 def _load(dataset: str) -> Graph:

@@ -126,7 +126,7 @@ def test_rows_take_half_the_bytes_and_weights_as_many_in_every_method(case: Case
         num_moving += factor == 2 and span.num_bytes > 0
     assert num_moving >= EPOCHS  # rows did travel
     if case.settings.get("errors"):
-        assert {error.what for error in run.errors} == {"features", "gradients"}
+        assert {error.what for error in run.errors} == {"features", "gradients", "weights"}
         assert all(np.isfinite(error.squared_error) for error in run.errors)
 
 

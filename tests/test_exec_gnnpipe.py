@@ -65,9 +65,10 @@ def test_chunks_train_as_plain_autograd_with_snapshots_as_constants(
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
-        ({"cross_factor": 2.0, "freeze": 1}, {"factor": 2.0}),
-        ({"late_gradients": True, "freeze": 1}, {"late": True}),
-        ({"order": Order.ONE, "cross_factor": 0.0, "freeze": 2}, {"factor": 0.0, "freeze": 2}),
+        ({"cross_factor": 1.0, "freeze": 1}, {"factor": 1.0}),
+        ({"cross_factor": 0.5, "freeze": 2}, {"factor": 0.5, "freeze": 2}),
+        ({"late_gradients": True, "freeze": 1}, {"late": True, "factor": 1.0}),
+        ({"order": Order.ONE, "freeze": 2}, {"factor": 0.0, "freeze": 2}),
         ({"shuffle": False, "freeze": 3}, {"order": lambda epoch: (0, 1, 2, 3), "freeze": 3}),
     ],
 )
@@ -94,6 +95,17 @@ def test_frozen_weights_become_exact_after_as_many_refreshes_as_layers(tmp_path:
     exact = reference_for(GRAPH, spec, lr=0.0).losses[0]
     assert abs(trained.run.losses[0] - exact) > 1e-4
     assert trained.run.losses[3:] == pytest.approx([exact, exact], rel=1e-12)
+
+
+def test_a_snapshot_is_of_the_last_epoch_before_it_serves_and_zeros_serve_first(tmp_path: Path) -> None:
+    """With weights that stay, an epoch's loss tells which snapshot it read: it changes where the snapshot does."""
+    spec, settings = spec_for(GRAPH, **GCN), {"epochs": 11, "lr": 0.0}
+    trained = pipeline(GRAPH, chunks(4), spec, tmp_path, settings, stages=2, freeze=3, shuffle=False)
+    losses = trained.run.losses
+    assert [after != before for before, after in pairwise(losses)] == [n in (3, 6, 9) for n in range(1, 11)]
+    assert losses[9:] == pytest.approx([reference_for(GRAPH, spec, lr=0.0).losses[0]] * 2, rel=1e-12)
+    zeros = Oracle(GRAPH, chunks(4), spec, lambda epoch: (0, 1, 2, 3), freeze=99, lr=0.0).train(1)
+    assert losses[:3] == pytest.approx(zeros.losses * 3, rel=1e-12)
 
 
 def test_a_deep_model_runs_with_precomputed_and_recomputed_layers(tmp_path: Path) -> None:

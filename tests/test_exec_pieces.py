@@ -8,8 +8,8 @@ import pytest
 import torch
 from training import metis_parts, small_graph, spec_for, train
 
+from halocast.exec.run.part_tensors import block_of
 from halocast.exec.run.pieces import BACK, cut
-from halocast.exec.run.state import block_of
 from halocast.graph import build_parts
 from halocast.models.modules import NEIGHBOURS, build_model, random_states, with_random_states
 from halocast.models.spec import ModelKind

@@ -123,7 +123,7 @@ def test_a_running_mean_is_one_minus_gamma_to_the_t(tmp_path: Path) -> None:
 
 def test_an_exact_start_is_exact_from_the_first_epoch_on(tmp_path: Path) -> None:
     trained = pipelined(tmp_path, options={"warmup": Warmup.EXACT, "lag": 2}, epochs=3, lr=0.0, errors=True)
-    assert len(trained.run.errors) == 3 * (LAYERS + LAYERS - 1)
+    assert len(trained.run.errors) == 3 * (LAYERS + LAYERS - 1 + 1)  # rows and gradients by layer, and the weights'
     assert max(error.squared_error for error in trained.run.errors) <= 1e-24
     expected = reference_for(GRAPH, spec_for(GRAPH, layers=LAYERS), lr=0.0)
     assert float((trained.grads[0] - expected.grads).abs().max()) <= 1e-12

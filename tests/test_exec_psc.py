@@ -141,9 +141,11 @@ def test_rows_and_gradients_are_as_old_as_the_checker_says(tmp_path: Path) -> No
 def test_errors_of_stale_rows_can_be_measured(tmp_path: Path) -> None:
     """With frozen weights and whole inner rows, what is stale is exact from some epoch on; here nothing is drawn."""
     trained = run(tmp_path, options={"tau": 1, "eps": 1.0}, epochs=6, lr=0.0, errors=True)
-    late = [e for e in trained.run.errors if e.epoch >= 3]
-    assert {e.what for e in late} == {"features"}
+    late = [e for e in trained.run.errors if e.epoch >= 3 and e.what == "features"]
+    assert {e.what for e in trained.run.errors} == {"features", "weights"}
     assert max(e.squared_error for e in late) <= 1e-20
+    (last,) = [e for e in trained.run.errors if e.epoch == 5 and e.what == "weights"]
+    assert last.squared_error <= 1e-20
 
 
 def test_a_barrier_lets_an_epoch_begin_when_all_its_rows_are_there(tmp_path: Path) -> None:

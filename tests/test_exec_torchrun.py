@@ -11,6 +11,8 @@ from training import EPOCHS, metis_parts, reference_for, schedule_for, small_gra
 from halocast.exec.launch.job import Job, Settings, write_job
 from halocast.exec.launch.local import gather
 from halocast.graph import build_parts
+from halocast.study.run import prepare_run, run_workload, summarise_job, write_torchrun_job
+from halocast.study.scenario import load_scenario
 
 ENVIRONMENT = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
@@ -43,6 +45,18 @@ def test_torchrun_trains_the_same_model(tmp_path: Path) -> None:
     graph = small_graph()
     expected = reference_for(graph, spec_for(graph))
     assert np.allclose(gather(tmp_path, job).losses, expected.losses, rtol=1e-10)
+
+
+def test_a_job_of_the_train_nodes_carries_the_whole_graph_to_score(tmp_path: Path) -> None:
+    scenario = load_scenario("demo", ["graph.inductive=true", "run.epochs=2"])
+    workload = prepare_run(scenario, 2, graph=small_graph())
+    write_torchrun_job(workload, tmp_path / "job")
+    done = torchrun(tmp_path / "job", 2)
+    assert done.returncode == 0, done.stderr
+    training = summarise_job(tmp_path / "job").training
+    assert training is not None
+    assert training.final_accuracy == run_workload(workload).accuracy
+    assert list(training.final_accuracy) == ["train", "val", "test"]
 
 
 def test_the_wrong_number_of_ranks_is_an_error_not_a_hang(tmp_path: Path) -> None:

@@ -148,6 +148,29 @@ def test_snapshots_are_as_old_as_frozen() -> None:
     assert not [r for r in staleness(schedule_of(1, stages=2)) if "hist" in r.buffer]  # one chunk needs none
 
 
+def test_a_snapshot_is_taken_at_the_end_of_the_epochs_that_the_one_before_served() -> None:
+    taken = [op for op in schedule_of(stages=2, freeze=3).ops if op.name == "refresh.2"]
+    assert [[epoch for epoch in range(9) if op.exists(epoch)] for op in taken] == [[2, 5, 8]]
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ({}, 2.0),
+        ({"shuffle": False}, 2.0),
+        ({"late_gradients": True}, 1.0),
+        ({"order": Order.ONE}, 0.0),
+        ({"cross_factor": 1.0}, 1.0),
+        ({"cross_factor": 2.0, "late_gradients": True}, 2.0),
+    ],
+)
+def test_gradients_that_cross_chunks_are_doubled_unless_all_or_none_come(
+    options: dict[str, Any], factor: float
+) -> None:
+    scales = {op.work.scale for op in schedule_of(stages=2, **options).ops if op.verb == "backward_chunk"}
+    assert scales == {factor}
+
+
 def test_summaries_tell_how_old_snapshots_are_once_per_layer() -> None:
     assert staleness_table(schedule_of(stages=2, freeze=2)) == tuple(
         ReadAges(op=f"forward_chunk.{layer}.*", reads=f"hist.{layer}", ages=(1, 2)) for layer in range(1, 6)
@@ -195,9 +218,9 @@ def test_chunks_of_a_card_are_even() -> None:
         ({"freeze": 0}, "freeze = 0"),
         ({"cross_factor": -1.0}, "cross_factor = -1.0"),
         ({"stages": 2, "ways": 2}, "chunks = 5: needs to be a multiple of ways = 2"),
-        ({"order": Order.ONE}, "cross_factor = 0, not 1.0"),
-        ({"order": Order.ONE, "cross_factor": 0.0, "ways": 2}, "order = 1f1b: needs ways = 1"),
-        ({"order": Order.ONE, "cross_factor": 0.0, "lockstep": True}, "order = 1f1b: lockstep"),
+        ({"order": Order.ONE, "cross_factor": 1.0}, "cross_factor = 0, not 1.0"),
+        ({"order": Order.ONE, "ways": 2}, "order = 1f1b: needs ways = 1"),
+        ({"order": Order.ONE, "lockstep": True}, "order = 1f1b: lockstep"),
         ({"choose": True}, "choose = true"),
     ],
 )
@@ -245,7 +268,7 @@ def test_all_choices_of_stages_ways_and_chunks_are_pipelines() -> None:
     found = list(choices(Options(), 4, 6))
     assert {(c.stages, c.ways) for c in found} == {(1, 4), (2, 2), (4, 1)}
     assert {(c.stages, c.chunks) for c in choices(Options(stages=2, chunks=6), 4, 6)} == {(2, 6)}
-    assert {c.ways for c in choices(Options(order=Order.ONE, cross_factor=0.0), 4, 6)} == {1}
+    assert {c.ways for c in choices(Options(order=Order.ONE), 4, 6)} == {1}
     for choice in found:
         assert choice.chunks is not None
         assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, Numbers.FLOAT32)).num_ranks == 4

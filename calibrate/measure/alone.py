@@ -18,7 +18,8 @@ from halocast.base.kernels import built_rows
 from halocast.calibrate.measure.bench import Bench, PlainPoint, Timing, point, summary, time_it
 from halocast.exec.run.drawn import build_block
 from halocast.exec.run.interpret import Interpreter
-from halocast.exec.run.state import block_of, flatten
+from halocast.exec.run.part_tensors import block_of
+from halocast.exec.run.state import flatten
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import create_store
 from halocast.graph.partition import random_assignment

@@ -1,12 +1,15 @@
 """What a stage does with the chunk in a slot: layers forward and backward, the loss, snapshots when an epoch ends."""
 
 from collections.abc import Callable
+from functools import partial
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_state
+from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_logits, chunk_state
+from halocast.exec.run.fresh import note_error, other_gradients
+from halocast.exec.run.notes import ALL_LAYERS
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.models.modules import hits, summed_loss
 from halocast.schedule.ir import Op, Role
@@ -26,6 +29,8 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     if here.job.spec.mixes_first(layer):
         first = here.table(op.reads, Role.FIRST)[chunk.rows].clone().requires_grad_()
     aggregated = here.aggregated[chunk.rows] if here.aggregated is not None and layer == 0 else None
+    if here.job.settings.errors and here.has(op.reads, Role.SNAPSHOT):
+        here.compared[layer] = here.table(op.reads, *ENTER), here.table(op.reads, Role.SNAPSHOT)
     here.draw_dropout(epoch, layer, chunk)
     out = here.model.layer(layer, rows, chunk.block, aggregated, first)
     here.made[layer, chunk.number] = rows, out, first
@@ -54,6 +59,8 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     """Gradients of one layer on one chunk: of its own rows and of the fresh rows of other chunks, which add up."""
     here, (layer, _) = chunk_state(state), op.index
     chunk = here.in_slot(op, epoch)
+    if layer in here.compared:
+        _note_snapshot(here, layer, chunk, epoch)
     grad = _take(here.table(op.reads, Role.GRAD), chunk)
     if layer == 0 and here.has(op.reads, Role.FIRST_GRAD):
         grad += _take(here.table(op.reads, Role.FIRST_GRAD), chunk)
@@ -68,12 +75,41 @@ def backward(state: RankState, op: Op, epoch: int) -> int:
     return 0
 
 
+def _note_snapshot(here: ChunkState, layer: int, chunk: Chunk, epoch: int) -> None:
+    """Note how far the snapshot's rows that a chunk used are from this epoch's, which all chunks have made by now."""
+    rows, snapshot = here.compared[layer]
+    old = chunk.halo[here.divided(chunk, epoch).old]
+    note_error(here, epoch, layer, "features", snapshot[old], rows[old])
+
+
+def note_gradient(here: ChunkState, epoch: int) -> None:
+    """Note how far the gradient of a stage's weights is from that of all chunks as one, with the same dropout.
+
+    All ranks call it before any has made its step; each goes through all layers, with the weights of all stages.
+    """
+    with other_gradients(here):
+        here.share_weights()
+        logits = chunk_logits(here, here.chunks, here.model, partial(here.draw_dropout, epoch))
+        loss = summed_loss(logits[here.mask_rows[0]], here.mask_labels[0]) / here.part.num_train_total
+        torch.autograd.backward(loss)
+        fresh = here.grads.clone()
+    own = {id(weight) for weight in here.own.parameters()}
+    for weight in (weight for weight in here.model.parameters() if id(weight) not in own):
+        weight.grad = None
+    if here.way == 0:  # the ways of a stage have summed theirs
+        note_error(here, epoch, ALL_LAYERS, "weights", here.grads, fresh)
+
+
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:
-    """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so."""
-    (fresh, old), own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
-    _add(own, chunk.halo, grad, fresh, op.work.scale)
+    """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so.
+
+    Chunks in one slot always use each other's fresh rows: of these no gradient is missing that a factor could make up.
+    """
+    places, own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
+    _add(own, chunk.halo, grad, places.beside, 1.0)
+    _add(own, chunk.halo, grad, places.before, op.work.scale)
     if here.has(op.writes, Role.LATE_GRAD):
-        _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, old, op.work.scale)
+        _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, places.old, op.work.scale)
         own[chunk.rows] += here.table(op.reads, Role.OLD_GRAD)[chunk.rows]
 
 

@@ -5,6 +5,7 @@ their chunk came before it in this epoch, else from the snapshot; only the forme
 for every (epoch, layer, chunk), so that what is computed does not depend on how layers are spread over stages.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from halocast.exec.launch.job import Job, read_part
-from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, block_of, flatten
+from halocast.exec.launch.job import FORWARD_CHUNK, Job, read_part, read_scored
+from halocast.exec.run.part_tensors import PartTensors, block_of
+from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, flatten
 from halocast.exec.transport.comm import Endpoint, all_reduce
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
-from halocast.models.modules import NEIGHBOURS, Block
+from halocast.models.modules import NEIGHBOURS, Block, Gnn
+from halocast.models.spec import ModelSpec
 from halocast.schedule.ir import Kind, Op, Role, Rows, Schedule
 
-FORWARD = "forward_chunk"
 ENTER = (Role.FEATURES, Role.ROWS, Role.FIRST)  # of tables whose rows enter a layer
 NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
@@ -29,10 +31,20 @@ ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
 def make_state(job: Job, directory: Path, rank: int, link: Endpoint) -> RankState:
     """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
-    if not any(op.verb == FORWARD for op in job.schedule.ops):
-        return RankState(job, read_part(directory, rank), link)
+    dtype = getattr(torch, job.settings.dtype)
+    if not any(op.verb == FORWARD_CHUNK for op in job.schedule.ops):
+        state = RankState(job, read_part(directory, rank), link)
+        scored = read_scored(directory, rank)
+        if scored is not None:
+            state.scored = PartTensors(scored, job.spec, dtype, link)
+        return state
     first = read_part(directory, 0)
-    return ChunkState(job, [first, *(read_part(directory, k) for k in range(1, first.num_parts))], rank, link)
+    chunks = [first, *(read_part(directory, k) for k in range(1, first.num_parts))]
+    stage = ChunkState(job, chunks, rank, link)
+    others = [part for k in range(len(chunks)) if (part := read_scored(directory, k)) is not None]
+    if others:
+        stage.scored = ScoredChunks(others, rank, job.spec, dtype, link)
+    return stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,6 +61,16 @@ class Chunk:
         return len(self.block.in_degree)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HaloPlaces:
+    """Places in a chunk's halo by where their rows come from in one epoch."""
+
+    epoch: int
+    beside: Tensor  # fresh, of other ways' chunks in the same slot
+    before: Tensor  # fresh, of chunks that came before
+    old: Tensor  # of the snapshot
+
+
 class ChunkState(RankState):
     """The state of a stage beside a rank's usual one: the chunks, and tables of rows by buffer name."""
 
@@ -57,18 +79,19 @@ class ChunkState(RankState):
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(job, whole(parts, rank), link)
         ops = job.schedule.by_rank[rank]
-        self.layers = sorted({op.index[0] for op in ops if op.verb == FORWARD})
+        self.layers = sorted({op.index[0] for op in ops if op.verb == FORWARD_CHUNK})
         self._own_weights()
         self.shuffles = any(op.verb == "shuffle" for op in ops)
         self.messages = numbered(job.schedule)
-        self.num_slots = sum(op.verb == FORWARD and op.index[0] == self.layers[0] for op in ops)
+        self.num_slots = sum(op.verb == FORWARD_CHUNK and op.index[0] == self.layers[0] for op in ops)
         self.num_ways = len(parts) // self.num_slots
         self._meet_ways(parts)
         self.made: dict[
             tuple[int, int], tuple[Tensor, Tensor, Tensor | None]
         ] = {}  # by layer and chunk, until backward
         self.tables = self._tables()
-        self._divided: dict[int, tuple[int, Tensor, Tensor]] = {}  # by chunk: of which epoch
+        self.compared: dict[int, tuple[Tensor, Tensor]] = {}  # by layer: rows and their snapshot, to measure errors
+        self._divided: dict[int, HaloPlaces] = {}  # by chunk
         if not any(op.verb == "loss_chunk" for op in ops):
             self.history = [EpochOutcome(loss=0.0, hits=list(NOTHING)) for _ in range(job.settings.epochs)]
 
@@ -113,11 +136,11 @@ class ChunkState(RankState):
         return bool(self.names(names, role=role))
 
     def _precompute(self) -> Tensor:
-        neighbours = NEIGHBOURS[self.job.spec.kind]
-        with torch.no_grad():
-            return torch.cat(
-                [neighbours(c.block, torch.cat([self.features[c.rows], self.features[c.halo]])) for c in self.chunks]
-            )
+        return neighbours(self.spec, self.chunks, self.features)
+
+    @torch.no_grad()
+    def exact_logits(self, model: Gnn) -> Tensor:
+        return chunk_logits(self, self.chunks, model)
 
     def order(self, epoch: int) -> tuple[int, ...]:
         """The chunk in every slot; the same on all stages."""
@@ -134,17 +157,16 @@ class ChunkState(RankState):
     def rows_of_slot(self, name: str, op: Op, epoch: int) -> Tensor:
         return self.tables[name][self.in_slot(op, epoch).rows]
 
-    def divided(self, chunk: Chunk, epoch: int) -> tuple[Tensor, Tensor]:
-        """Places in the halo of rows that are fresh, and of those from the snapshot; all layers ask for the same.
-
-        A row is fresh if its chunk came before this one, or comes beside it in another way.
-        """
+    def divided(self, chunk: Chunk, epoch: int) -> HaloPlaces:
+        """Where the rows of a chunk's halo come from; all layers ask for the same."""
         known = self._divided.get(chunk.number)
-        if known is None or known[0] != epoch:
+        if known is None or known.epoch != epoch:
             turn = torch.from_numpy(np.argsort(self.order(epoch))).to(chunk.owners.device)
-            fresh = turn[chunk.owners % self.num_slots] <= turn[chunk.number % self.num_slots]
-            known = self._divided[chunk.number] = epoch, fresh.nonzero().flatten(), (~fresh).nonzero().flatten()
-        return known[1], known[2]
+            ahead = turn[chunk.number % self.num_slots] - turn[chunk.owners % self.num_slots]
+            places = {"beside": ahead == 0, "before": ahead > 0, "old": ahead < 0}
+            known = HaloPlaces(epoch=epoch, **{name: where.nonzero().flatten() for name, where in places.items()})
+            self._divided[chunk.number] = known
+        return known
 
     def joined(self, op: Op, chunk: Chunk, epoch: int) -> Tensor:
         """The chunk's rows, and those of its halo if the layer aggregates: fresh, or of the snapshot."""
@@ -154,7 +176,7 @@ class ChunkState(RankState):
         rows = table.new_empty((num_own + len(chunk.halo), table.shape[1]))
         rows[:num_own] = table[chunk.rows]
         torch.index_select(table, 0, chunk.halo, out=rows[num_own:])
-        _, old = self.divided(chunk, epoch)
+        old = self.divided(chunk, epoch).old
         if self.has(op.reads, Role.SNAPSHOT) and len(old):
             snapshot = self.table(op.reads, Role.SNAPSHOT).index_select(0, chunk.halo[old])
             rows[num_own:].index_copy_(0, old, snapshot)
@@ -167,26 +189,12 @@ class ChunkState(RankState):
         if self.link.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    @torch.no_grad()
     def logits(self) -> Tensor:
         """Exact logits of all nodes, on every rank, with the weights of all stages."""
-        self._share_weights()
-        self.model.eval()
-        rows = first = self.features
-        spec = self.job.spec
-        for layer in range(spec.layers):
-            outputs = []
-            for c in self.chunks:
-                given = torch.cat([rows[c.rows], rows[c.halo]]) if spec.aggregates(layer) else rows[c.rows]
-                aggregated = self.aggregated[c.rows] if self.aggregated is not None and layer == 0 else None
-                mixed = first[c.rows] if spec.mixes_first(layer) else None
-                outputs.append(self.model.layer(layer, given, c.block, aggregated, mixed))
-            rows = torch.cat(outputs)
-            first = rows if layer == 0 else first
-        self.model.train()
-        return rows
+        self.share_weights()
+        return super().logits()
 
-    def _share_weights(self) -> None:
+    def share_weights(self) -> None:
         """Send the weights of every stage's layers to all ranks."""
         own = {id(weight) for weight in self.own.parameters()}
         weights = list(self.model.parameters())
@@ -195,6 +203,47 @@ class ChunkState(RankState):
         for weight, value in zip(weights, torch.split(flat, [w.numel() for w in weights]), strict=True):
             if id(weight) not in own:
                 weight.data.copy_(value.view_as(weight))
+
+
+class ScoredChunks(PartTensors):
+    """All chunks of a graph that is scored and not trained on."""
+
+    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: Endpoint) -> None:
+        self.chunks = _chunks(parts, dtype, link)
+        super().__init__(whole(parts, rank), spec, dtype, link)
+
+    def _precompute(self) -> Tensor:
+        return neighbours(self.spec, self.chunks, self.features)
+
+    @torch.no_grad()
+    def exact_logits(self, model: Gnn) -> Tensor:
+        return chunk_logits(self, self.chunks, model)
+
+
+@torch.no_grad()
+def neighbours(spec: ModelSpec, chunks: list[Chunk], rows: Tensor) -> Tensor:
+    """What the neighbours of all nodes add up to, chunk after chunk."""
+    sums = NEIGHBOURS[spec.kind]
+    return torch.cat([sums(chunk.block, torch.cat([rows[chunk.rows], rows[chunk.halo]])) for chunk in chunks])
+
+
+Draw = Callable[[int, Chunk], None]
+
+
+def chunk_logits(here: PartTensors, chunks: list[Chunk], model: Gnn, draw: Draw = lambda layer, chunk: None) -> Tensor:
+    """Logits of all nodes, layer by layer, chunk after chunk; `draw` is called before each, to settle its dropout."""
+    rows = first = here.features
+    for layer in range(here.spec.layers):
+        outputs = []
+        for c in chunks:
+            given = torch.cat([rows[c.rows], rows[c.halo]]) if here.spec.aggregates(layer) else rows[c.rows]
+            aggregated = here.aggregated[c.rows] if here.aggregated is not None and layer == 0 else None
+            mixed = first[c.rows] if here.spec.mixes_first(layer) else None
+            draw(layer, c)
+            outputs.append(model.layer(layer, given, c.block, aggregated, mixed))
+        rows = torch.cat(outputs)
+        first = rows if layer == 0 else first
+    return rows
 
 
 def numbered(schedule: Schedule) -> dict[str, int]:

@@ -3,6 +3,7 @@
 schedule.txt   the schedule in its text form
 job.json       model spec and settings
 part-K.npz     what rank K owns
+score-K.npz    what rank K scores, where that is not what it trains on: pieces of the whole graph
 result-K.json  (written by rank K) losses, hits, audit;  trace-K.jsonl  its spans;  error-K.json  why it failed
 """
 
@@ -22,6 +23,7 @@ from halocast.schedule.ir import Numbers, Schedule
 from halocast.schedule.text import format_schedule, parse_schedule
 
 MASKS = ("train", "val", "test")
+FORWARD_CHUNK, BACKWARD_CHUNK = "forward_chunk", "backward_chunk"
 DTYPES = (Numbers.FLOAT32, Numbers.FLOAT64, Numbers.BFLOAT16)  # of rows
 
 
@@ -86,14 +88,31 @@ class Job:
     spec: ModelSpec
     settings: Settings
 
+    def __post_init__(self) -> None:
+        if self.settings.errors:
+            require_comparable(self.schedule)
 
-def write_job(directory: Path, job: Job, parts: Iterable[Part]) -> None:
-    """Write a job into an empty directory."""
+
+def require_comparable(schedule: Schedule) -> None:
+    """Refuse to measure errors where an op never has fresh rows to compare with."""
+    require(not schedule.free, "errors = true: ranks that run freely never have rows of one epoch to compare")
+    for rank in range(schedule.num_ranks):
+        slots = [op.verb for op in schedule.by_rank[rank] if op.verb in (FORWARD_CHUNK, BACKWARD_CHUNK)]
+        through = FORWARD_CHUNK not in slots[slots.index(BACKWARD_CHUNK) :] if BACKWARD_CHUNK in slots else True
+        require(through, "errors = true: chunks that go back one by one do so before others have made their fresh rows")
+
+
+def write_job(directory: Path, job: Job, parts: Iterable[Part], scored: Iterable[Part] = ()) -> None:
+    """Write a job into a directory; `scored` are as many parts of what scores are of, if that is another graph."""
     (directory / "schedule.txt").write_text(format_schedule(job.schedule), encoding="utf-8")
     described = {"spec": asdict(job.spec), "settings": asdict(job.settings)}
     (directory / "job.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
     for part in parts:
         save_part(directory / f"part-{part.rank}.npz", part)
+    for old in directory.glob("score-*.npz"):  # of another job that was here before
+        old.unlink()
+    for part in scored:
+        save_part(directory / f"score-{part.rank}.npz", part)
 
 
 def read_job(directory: Path) -> Job:
@@ -111,3 +130,9 @@ def read_job(directory: Path) -> Job:
 
 def read_part(directory: Path, rank: int) -> Part:
     return load_part(directory / f"part-{rank}.npz")
+
+
+def read_scored(directory: Path, rank: int) -> Part | None:
+    """What a rank scores; None if that is what it trains on."""
+    path = directory / f"score-{rank}.npz"
+    return load_part(path) if path.exists() else None

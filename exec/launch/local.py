@@ -52,6 +52,7 @@ def execute(
     job: Job,
     parts: Iterable[Part],
     *,
+    scored: Iterable[Part] = (),
     port: int = 0,
     keep: Path | None = None,
     on_progress: Callable[[int], None] = lambda epochs: None,
@@ -59,12 +60,13 @@ def execute(
 ) -> Run:
     """Train for real on this machine, one process per rank; `keep` is a directory for the job's files.
 
-    `hosts`: the emulated host of every rank; none for the machine's own loopback.
+    `scored`: parts of the graph that scores are of, if it is another. `hosts`: the emulated host of every rank; none
+    for the machine's own loopback.
     """
     assert len(hosts) in (0, job.schedule.num_ranks)
     port = free_port(port)
     with _job_directory(keep) as directory, store_place(job) as job:
-        write_job(directory, job, parts)
+        write_job(directory, job, parts, scored)
         _watch(_start(directory, job.schedule.num_ranks, port, hosts), directory, on_progress)
         return gather(directory, job)
 

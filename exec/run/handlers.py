@@ -7,17 +7,18 @@ import torch
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.chunks.chunk_ops import CHUNKS
+from halocast.exec.chunks.chunk_ops import CHUNKS, note_gradient
+from halocast.exec.chunks.stage import ChunkState
 from halocast.exec.run import pieces
 from halocast.exec.run.drawn import Ids, LocalBlock
 from halocast.exec.run.draws import SAMPLING, exchange_ids
-from halocast.exec.run.fresh import note_features, note_gradients
+from halocast.exec.run.fresh import note_features, note_gradients, note_weights
 from halocast.exec.run.importance import IMPORTANCE
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.exec.store.push_pull import pull, push
 from halocast.exec.transport.collectives import COLLECT
 from halocast.exec.transport.pairs import receive, send, swap
-from halocast.models.modules import summed_loss
+from halocast.models.modules import random_states, summed_loss
 from halocast.schedule.ir import IDS, Kind, Op, Role, Rows, Schedule
 
 Handler = Callable[[RankState, Op, int], int]
@@ -48,6 +49,8 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 def forward(state: RankState, op: Op, epoch: int) -> int:
     """Run one layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     layer = op.index[0]
+    if state.job.settings.errors:
+        state.draws.setdefault(epoch, random_states(state.link.device))
     if pieces.is_piece(state, op):
         done = pieces.forward(state, op, epoch)
         if done is not None:
@@ -74,7 +77,7 @@ def loss(state: RankState, op: Op, epoch: int) -> int:
     logits = _given(state.read(op, Rows.INNER, epoch)).detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
     state.write(op, Rows.INNER, torch.autograd.grad(share * op.work.scale, logits)[0], epoch)
-    state.history.append(EpochOutcome(loss=float(share.detach()), hits=state.score(logits.detach())))
+    state.history.append(EpochOutcome(loss=float(share.detach()), hits=state.hits(logits.detach())))
     return 0
 
 
@@ -136,6 +139,10 @@ def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | N
 
 
 def step(state: RankState, op: Op, epoch: int) -> int:
+    if state.job.settings.errors and isinstance(state, ChunkState):
+        note_gradient(state, epoch)
+    elif state.job.settings.errors:
+        note_weights(state, epoch)
     if state.job.settings.audit:
         state.kept_grads.copy_(state.grads)
     state.optimizer.step()

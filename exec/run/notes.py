@@ -14,17 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Key = tuple[str, str]  # reader, buffer
+ALL_LAYERS = -1  # in the place of a layer's number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """Squares of Frobenius norms, which add up over ranks; `what` is features or gradients of a layer's halo rows."""
+    """Squares of Frobenius norms, which add up over ranks.
+
+    `what` is features or gradients of a layer's halo rows, or the gradient of the weights of all layers.
+    """
 
     epoch: int
     layer: int
     what: str
     squared_error: float
-    squared_norm: float  # of the fresh rows
+    squared_norm: float  # of the fresh values
 
 
 @dataclass(slots=True)

@@ -18,14 +18,14 @@ from halocast.exec.launch.job import Job, Optimizer
 from halocast.exec.run.drawn import Ids, LocalBlock, all_ids
 from halocast.exec.run.interpret import Progress
 from halocast.exec.run.notes import AgeNotes, RowError
+from halocast.exec.run.part_tensors import PartTensors
 from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
 from halocast.exec.transport.channels import make_channels
-from halocast.exec.transport.comm import Endpoint, gather_once
+from halocast.exec.transport.comm import Endpoint
 from halocast.graph.parts import Part
-from halocast.models.aggregate import neighbour_sum
-from halocast.models.modules import NEIGHBOURS, Block, Gnn, build_model, hits, make_block, master
+from halocast.models.modules import Gnn, build_model
 from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
 from halocast.schedule.passes import read_lag
 
@@ -57,29 +57,19 @@ def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
     return flat, grads
 
 
-class RankState:
+class RankState(PartTensors):
     """The mutable state handlers work on; nothing here knows a method."""
 
     def __init__(self, job: Job, part: Part, link: Endpoint) -> None:
-        self.job, self.part, self.link = job, part, link
-        self.schedule = job.schedule
-        self.rank = part.rank
         dtype = getattr(torch, job.settings.dtype)
-        self.features = self._tensor(part.features, dtype)
-        self.labels = self._tensor(part.labels)
-        masks = (part.train_mask, part.val_mask, part.test_mask)
-        self.mask_rows = [self._tensor(np.flatnonzero(mask)) for mask in masks]
-        self.mask_labels = [self.labels[rows] for rows in self.mask_rows]
-        self.send_rows = self._tensor(part.send_rows)
-        self.send_counts = np.diff(part.send_offsets).tolist()
-        self.recv_counts = np.diff(part.halo_offsets).tolist()
-        self.block = block_of(part, dtype, link.device)
+        super().__init__(part, job.spec, dtype, link)
+        self.job, self.schedule, self.rank = job, job.schedule, part.rank
+        self.scored: PartTensors = self  # what scores are of: whole graphs, where training sees the train nodes only
         self.model: Gnn = build_model(job.spec, job.settings.seed, dtype).to(link.device)
         self.weights, self.grads = flatten(self.model)
         self.optimizer = OPTIMIZERS[job.settings.optimizer](
             [self.weights], lr=job.settings.lr, weight_decay=job.settings.weight_decay
         )
-        self.aggregated = self._precompute() if job.spec.precompute else None
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.begun: dict[int, Begun] = {}  # layers that are computed in pieces
         self.columns: dict[str, Columns] = {}  # of pieces, by the matrix that counts their rows
@@ -98,6 +88,7 @@ class RankState:
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
         self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
+        self.draws: dict[int, tuple[Tensor, ...]] = {}  # by epoch: random states at its first forward; likewise
         self.history: list[EpochOutcome] = []
         self.weight_hashes: list[str] = []
         self.kept_grads = torch.zeros_like(self.grads)
@@ -111,19 +102,6 @@ class RankState:
         """The buffers that hold the input features of this rank's own nodes."""
         buffers = (b for b in self.schedule.buffers if b.rank == self.rank and b.role is Role.FEATURES)
         return {b.name: self.features for b in buffers if b.rows in (Rows.INNER, Rows.ALL)}
-
-    def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
-
-    def _precompute(self) -> Tensor:
-        """Neighbours of layer 0, exchanged and aggregated once before training."""
-        rows = torch.cat([self.features, self.gather(self.features, "precompute")])
-        with torch.no_grad():
-            return NEIGHBOURS[self.job.spec.kind](self.block, rows)
-
-    def gather(self, rows: Tensor, what: str) -> Tensor:
-        """Fetch fresh halo rows, outside the schedule."""
-        return gather_once(self.link, rows[self.send_rows], self.send_counts, self.recv_counts, what)
 
     def _sources(self) -> dict[tuple[str, str], tuple[Op, int]]:
         """The writer that each (op, buffer it reads) means and how many epochs back; looked up in every op."""
@@ -300,23 +278,15 @@ class RankState:
         return self.progress
 
     def score(self, logits: Tensor) -> list[tuple[float, float]]:
-        pairs = zip(self.mask_rows, self.mask_labels, strict=True)
-        return [hits(logits[rows], labels) for rows, labels in pairs]
+        """The share of a rank in the scores of what `logits` gives."""
+        return self.scored.hits(logits)
 
-    @torch.no_grad()
     def logits(self) -> Tensor:
-        """Exact logits of the inner rows: evaluation mode, every halo row fresh."""
+        """Exact logits, in evaluation mode, of the rows that this rank scores."""
         self.model.eval()
-        rows = first = self.features
-        for layer in range(self.job.spec.layers):
-            joined = rows
-            if self.job.spec.aggregates(layer) and self.part.num_parts > 1:
-                joined = torch.cat([rows, self.gather(rows, f"evaluation of layer {layer}")])
-            mixed = first if self.job.spec.mixes_first(layer) else None
-            rows = self.model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None, mixed)
-            first = rows if layer == 0 else first
+        logits = self.scored.exact_logits(self.model)
         self.model.train()
-        return rows
+        return logits
 
     def note_weights(self, op: Op) -> None:
         """Hash the weights after the op that makes them final for its epoch: the last one that writes them."""
@@ -331,18 +301,6 @@ class RankState:
 
     def hash_weights(self) -> str:
         return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()
-
-
-def block_of(part: Part, dtype: torch.dtype, device: torch.device) -> Block:
-    """The local graph of a part, for rows of such numbers."""
-    indptr, indices = torch.from_numpy(part.indptr), torch.from_numpy(part.indices)
-    num_inner, num_cols = len(part.inner), len(part.inner) + len(part.halo)
-    aggregate = neighbour_sum(indptr.to(device), indices.to(device), num_cols)
-    degrees = [
-        torch.from_numpy(np.asarray(d)).to(device=device, dtype=master(dtype))
-        for d in (part.in_degree, part.out_degree)
-    ]
-    return make_block(aggregate, degrees[0][:num_inner], degrees[1])
 
 
 def _all_halo(state: RankState, name: str) -> Ids:

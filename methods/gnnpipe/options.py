@@ -41,7 +41,7 @@ class Options:
     shuffle: bool = True  # draw the order of the chunks in every epoch
     freeze: int = 23  # epochs a snapshot serves; 1: always that of the epoch before
     late_gradients: bool = False  # users of snapshot rows give gradients back, an epoch late
-    cross_factor: float = 1.0  # of gradients that cross chunks; 1 is the gradient of what was computed
+    cross_factor: float | None = None  # of gradients that cross chunks; default: see `crossing`
     lockstep: bool = False  # all stages meet after every slot, as the released code does
     order: Order = Order.ALL
     choose: bool = False  # stages, ways and chunks that are not given: those of the shortest predicted epoch
@@ -51,13 +51,26 @@ class Options:
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name} = {value}: needs to be at least 1")
         require(self.freeze >= 1, f"freeze = {self.freeze}: needs to be at least 1")
-        require(self.cross_factor >= 0, f"cross_factor = {self.cross_factor}: needs to be at least 0")
+        require(self.crossing >= 0, f"cross_factor = {self.cross_factor}: needs to be at least 0")
         if self.order is Order.ONE:
             why = f"order = {self.order}: a chunk goes back before later ones have used its rows, which needs"
-            require(self.cross_factor == 0, f"{why} cross_factor = 0, not {self.cross_factor}")
+            require(self.crossing == 0, f"{why} cross_factor = 0, not {self.cross_factor}")
             require(not self.late_gradients, f"{why} late_gradients = false")
             require(not self.lockstep, f"order = {self.order}: lockstep is all forward, then all backward")
             require(self.ways in (None, 1), f"order = {self.order}: needs ways = 1, not {self.ways}")
+
+    @property
+    def crossing(self) -> float:
+        """The factor of gradients that cross chunks.
+
+        In a drawn order a chunk comes before another half of the time, and only then gets the other's gradient: it is
+        doubled to be right on average. Late gradients give the other half, and one by one none crosses.
+        """
+        if self.cross_factor is not None:
+            return self.cross_factor
+        if self.order is Order.ONE:
+            return 0.0
+        return 1.0 if self.late_gradients else 2.0
 
 
 @dataclass(frozen=True, slots=True)

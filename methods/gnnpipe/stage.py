@@ -127,7 +127,7 @@ class Stage:
         writes += [*(first if layer > 0 else []), "grads"]
         kernels = (*arithmetic.backward(self.spec, layer, self.sizes[slot]), *self._scattered(layer, slot))
         op = self._compute(f"backward_chunk.{layer}.{slot}", kernels, tuple(reads), tuple(writes), after)
-        return replace(op, work=replace(op.work, scale=self.options.cross_factor))
+        return replace(op, work=replace(op.work, scale=self.options.crossing))
 
     def _gathered(self, layer: int, slot: int) -> Kernels:
         """Kernels that gather halo rows: of this epoch and, of chunks yet to come, half on average, older ones."""
@@ -148,15 +148,18 @@ class Stage:
         return (*own, ("gather", (back, width)), *arithmetic.add_rows(back, width)) if back else own
 
     def _turn(self) -> list[Op]:
-        """The ops at the end of an epoch: snapshots of the rows, late gradients for the next epoch."""
-        ops = []
+        """The ops at the end of an epoch: snapshots of the rows, late gradients for the next epoch.
+
+        The first snapshot is of the last of the first `freeze` epochs, so that none is of weights that have not learnt.
+        """
+        ops, freeze = [], self.options.freeze
         for layer in self.layers:
             if self._hist(layer):
                 kernels = arithmetic.copy_rows(self.num_nodes, self.spec.widths[layer])
                 verb = "swap" if self._swaps(layer) else "pass" if layer == self.layers.start else ""
                 came: After = ((f"{verb}.{layer}.{self.num_slots - 1}", 0),) if verb else ()
                 refresh = self._compute(f"refresh.{layer}", kernels, (f"h.{layer}",), (f"hist.{layer}",), came)
-                ops.append(replace(refresh, every=self.options.freeze, carries=True))
+                ops.append(replace(refresh, every=freeze, offset=freeze - 1, carries=True))
             if self._hist(layer) and self.options.late_gradients:
                 ops.append(self._compute(f"turn.{layer}", (), (f"glate.{layer}",), (f"gold.{layer}",)))
         return ops

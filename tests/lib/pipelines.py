@@ -49,7 +49,7 @@ class Oracle:
     spec: ModelSpec
     order: Callable[[int], tuple[int, ...]]
     freeze: int = 1
-    factor: float = 1.0
+    factor: float = 2.0
     late: bool = False
     lr: float = 0.01
     losses: list[float] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Oracle:
             (loss + extra).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             self.returned = [t.grad if t.grad is not None else torch.zeros_like(t) for t in given]
-            if epoch % self.freeze == 0:
+            if (epoch + 1) % self.freeze == 0:
                 self.snapshots = [self.snapshots[0], *(table.detach() for table in rows[1:])]
         return self
 
