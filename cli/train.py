@@ -72,7 +72,7 @@ def _show(result: RunResult, *, json: bool) -> None:
     print(text_table([result.summary]))
     for warning in result.warnings:
         note(f"warning: {warning}")
-    for line in (*describe_ages(result.summary), *describe_errors(result.summary)):
+    for line in (*describe_ages(result.summary), *describe_errors(result.summary), *describe_shares(result.summary)):
         print(line)
     first, last, num = result.losses[0], result.losses[-1], len(result.losses)
     scores = ", ".join(f"{name} {value:.4f}" for name, value in result.accuracy.items())
@@ -90,6 +90,15 @@ def describe_ages(summary: Summary) -> list[str]:
             ages = ", ".join(map(str, expected))
             lines.append(f"{read.op} read {read.reads}: {rows} epochs old (schedule: {ages})")
     return lines
+
+
+def describe_shares(summary: Summary) -> list[str]:
+    """Lines on shares that were counted in the run, each beside the expected one."""
+    counted = [share for share in (summary.training.shares if summary.training else ()) if share.total]
+    return [
+        f"{one.what}: {one.count / one.total:.1%} of {one.total:,} (expected {one.expected / one.total:.1%})"
+        for one in counted
+    ]
 
 
 def describe_errors(summary: Summary) -> list[str]:

@@ -244,11 +244,9 @@ def test_a_seed_repeats_its_draws_and_another_makes_others(tmp_path: Path) -> No
 LEARNT = small_graph(nodes=3000, degree=10, classes=6, features=32)
 
 
-def states(
-    graph: Graph, parts: tuple[Part, ...], model: dict[str, Any] | None = None, **options: Any
-) -> list[RankState]:
+def states(graph: Graph, parts: tuple[Part, ...], **options: Any) -> list[RankState]:
     """All ranks in one process, without anybody to talk to."""
-    spec = spec_for(graph, **(model or {}))
+    spec = spec_for(graph, kind=options.pop("kind", ModelKind.SAGE))
     schedule = schedule_for(parts, spec, "float64", "bns", rate=RATE, **options)
     job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     found = []

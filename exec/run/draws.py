@@ -11,6 +11,7 @@ from torch import Tensor
 from halocast.exec.run.drawn import Ids, LocalBlock, build_block
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.channels import count_of
+from halocast.exec.transport.comm import gather_once
 from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
 from halocast.graph.sampling import (
@@ -111,6 +112,17 @@ def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list
     counts[np.array(channel.recv_rows) > 0] = channel.read(epoch).flatten().cpu().numpy()
     ids_per_rank: list[int] = counts.tolist()
     return num_bytes, ids_per_rank
+
+
+def tell_once(state: RankState, ids: Ids) -> Ids:
+    """The rows that others need of this rank, which tells them what it needs; outside the schedule, by all ranks."""
+    asked, owned = np.array(state.recv_counts) > 0, np.array(state.send_counts) > 0
+    said = _tensor(state, np.array(ids.counts)[asked])
+    came = gather_once(state.link, said, asked.astype(int).tolist(), owned.astype(int).tolist(), "numbers of ids")
+    counts = np.zeros(len(owned), np.int64)
+    counts[owned] = came.cpu().numpy()
+    asks = gather_once(state.link, _tensor(state, ids.picked.ids), ids.counts, counts.tolist(), "ids before the start")
+    return sent_ids(state, joined(np.split(asks.cpu().numpy(), np.cumsum(counts)[:-1])))
 
 
 def halo_ids(state: RankState, came: Picked) -> Ids:

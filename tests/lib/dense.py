@@ -66,7 +66,8 @@ def with_rows(graph: Graph, parts: Sequence[Part], sent: Sequence[Picked], scale
 def renormalised(graph: Graph, matrix: Dense) -> Dense:
     """The edges that are left, each counted so often that a node has as many neighbours as in the whole graph."""
     left = (matrix > 0).astype(np.float64)
-    return left * (adjacency(graph).sum(1) / left.sum(1))[:, None]
+    again: Dense = left * (adjacency(graph).sum(1) / left.sum(1))[:, None]
+    return again
 
 
 def with_edges(graph: Graph, parts: Sequence[Part], weights: Sequence[Dense]) -> Dense:
