@@ -96,8 +96,9 @@ def describe_shares(summary: Summary) -> list[str]:
     """Lines on shares that were counted in the run, each beside the expected one."""
     counted = [share for share in (summary.training.shares if summary.training else ()) if share.total]
     return [
-        f"{one.what}: {one.count / one.total:.1%} of {one.total:,} (expected {one.expected / one.total:.1%})"
-        for one in counted
+        f"{share.what}: {share.count / share.total:.1%} of {share.total:,} "
+        f"(expected {share.expected / share.total:.1%})"
+        for share in counted
     ]
 
 

@@ -118,8 +118,8 @@ def draw_boundary(
 def boundary_scale(drawn: Picked, lists: Ints, rate: float, draw: Draw) -> Reals:
     """The factor, per peer, that makes sums over its drawn rows right on average.
 
-    Rows in the list ÷ rows drawn where there always are some, which varies less; else 1 ÷ the probability of a row:
-    a list that is empty in some epochs has to count for more in the others.
+    Rows in the list ÷ rows drawn where there always are some; else 1 ÷ the probability of a row: a list of which
+    nothing comes in some epochs has to count for more in the others.
     """
     always = (drawn_counts(np.diff(lists), rate) > 0) & (draw is not Draw.BERNOULLI)
     return np.where(always, np.diff(lists) / np.maximum(drawn.counts, 1), 1 / rate if rate else 1.0)
