@@ -74,7 +74,7 @@ def _show(result: RunResult, *, json: bool) -> None:
     print(text_table([result.summary]))
     for warning in result.warnings:
         note(f"warning: {warning}")
-    for line in (*describe_ages(result.summary), *describe_errors(result.summary)):
+    for line in (*describe_ages(result.summary), *describe_errors(result.summary), *describe_shares(result.summary)):
         print(line)
     first, last, num = result.losses[0], result.losses[-1], len(result.losses)
     scores = ", ".join(f"{name} {value:.4f}" for name, value in result.accuracy.items())
@@ -109,6 +109,16 @@ def _expected(read: ReadAges | None) -> str:
     if read is None:
         return "schedule: nothing of the kind"
     return f"{'at equal speeds' if read.free else 'schedule'}: {age_range(read.ages)}"
+
+
+def describe_shares(summary: Summary) -> list[str]:
+    """Lines on shares that were counted in the run, each beside the expected one."""
+    counted = [share for share in (summary.training.shares if summary.training else ()) if share.total]
+    return [
+        f"{share.what}: {share.count / share.total:.1%} of {share.total:,} "
+        f"(expected {share.expected / share.total:.1%})"
+        for share in counted
+    ]
 
 
 def describe_errors(summary: Summary) -> list[str]:

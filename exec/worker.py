@@ -27,6 +27,7 @@ from halocast.exec.launch.affinity import give_turn, go_first, keep_to_cores, sh
 from halocast.exec.launch.job import Job, read_job
 from halocast.exec.run.fresh import set_initial_values
 from halocast.exec.run.handlers import handle, require_handlers
+from halocast.exec.run.importance import draw_ahead
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
@@ -125,6 +126,7 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     )
     state.progress = interpreter.progress
     set_initial_values(state)
+    draw_ahead(state)
     join_store(state)
     scores = train(state, interpreter, clock, directory)
     _save(directory, state, interpreter, scores)
@@ -198,6 +200,7 @@ def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: d
         "ages": state.ages.as_json(),
         "received_rows": {name: channel.recv_rows for name, channel in state.channels.items()},
         "errors": [asdict(error) for error in state.errors],
+        "tallies": {name: asdict(tally) for name, tally in state.tallies.items()},
     }
     (directory / f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if settings.audit:

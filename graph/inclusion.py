@@ -18,7 +18,16 @@ from halocast.base.records import require
 from halocast.graph.card import TrainGraph, degree_quantiles
 from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
-from halocast.graph.sampling import Use, drawn_counts, inner_edges, self_loops, stream
+from halocast.graph.sampling import (
+    Draw,
+    Use,
+    drawn_counts,
+    inner_edges,
+    rounded_up,
+    self_loops,
+    stream,
+    travel_share,
+)
 
 INNER_COST, HALO_COST = 1.1, 1.0  # a_j of the objective, as in the PSC-GCN paper: an inner neighbour costs no message
 FLOOR = 1e-3  # the smallest probability, in units of that of an even row
@@ -113,6 +122,17 @@ def expected_rows(part: Part, inclusion: Reals, sent: Reals | float = 1.0) -> Ex
     mean = np.bincount(ends, inclusion * sent, part.num_parts)
     variance = np.bincount(ends, inclusion * (1 - inclusion) * sent**2, part.num_parts)
     return Expected(mean.astype(np.float64), variance.astype(np.float64))  # bincount of nothing is of int
+
+
+def expected_boundary(matrix: Ints, rate: float, draw: Draw) -> Expected:
+    """Rows per pair and epoch that owners draw of their lists, whose lengths are the halo matrix."""
+    up = rounded_up(matrix, rate)
+    variance = {
+        Draw.ROUNDED: up * (1 - up),
+        Draw.BERNOULLI: rate * (1 - rate) * matrix,
+        Draw.FLOOR: np.zeros(matrix.shape),
+    }
+    return Expected(np.asarray(travel_share(matrix, rate, draw) * matrix), np.asarray(variance[draw]))
 
 
 class CachePolicy(StrEnum):

@@ -52,10 +52,6 @@ class Picked:
         """Places of picked rows among all; `lists` is send_offsets at the owner, halo_offsets at the receiver."""
         return self.ids + np.repeat(lists[:-1], self.counts)
 
-    def scale(self, lists: Ints) -> Reals:
-        """Rows in the list ÷ rows picked, per peer: makes sums over them unbiased. 1 where nothing is picked."""
-        return np.where(self.counts > 0, np.diff(lists) / np.maximum(self.counts, 1), 1.0)
-
 
 def joined(ids: Sequence[Ints]) -> Picked:
     """Join the ids of picked rows that came in one message per peer."""
@@ -69,21 +65,64 @@ def picked(rows: Ints, lists: Ints) -> Picked:
     return Picked(rows - np.repeat(lists[:-1], np.diff(offsets)), offsets)
 
 
+class Draw(StrEnum):
+    """The rule by which an owner draws from its list of rows for a peer."""
+
+    ROUNDED = "rounded"  # rate·count of them, rounded up or down at random: each travels with probability `rate`
+    BERNOULLI = "bernoulli"  # each by itself, with probability `rate`
+    FLOOR = "floor"  # ⌊rate·count⌋ of them: of a list shorter than 1/rate none, in any epoch
+
+
 def drawn_counts(counts: Ints, rate: float) -> Ints:
-    """The number ⌊rate·count⌋ of rows that a draw takes, the one rounding for owner, receiver and simulator.
+    """The number ⌊rate·count⌋ of rows, the one rounding for owner, receiver and simulator.
 
     As for the decimal number that was typed: 0.29 of 100 is 29, although the product of floats is just below.
     """
-    require(0 <= rate <= 1, f"sampling: rate = {rate}; legal: 0 to 1")
-    wanted = rate * np.asarray(counts, np.float64)
+    wanted = _wanted(counts, rate)
     return np.asarray(np.floor(wanted + 2 * np.spacing(wanted)), np.int64)  # two roundings of half a spacing each
 
 
-def draw_boundary(send_offsets: Ints, rate: float, *, seed: int, rank: int, epoch: int) -> Picked:
-    """The rows `rank` sends in `epoch`: for every peer ⌊rate·H⌋ of its list, uniform, without replacement."""
-    keys = stream(Use.BOUNDARY, seed, rank, epoch).random(int(send_offsets[-1]))
-    wanted = drawn_counts(np.diff(send_offsets), rate)
+def _wanted(counts: Ints, rate: float) -> Reals:
+    require(0 <= rate <= 1, f"sampling: rate = {rate}; legal: 0 to 1")
+    return rate * np.asarray(counts, np.float64)
+
+
+def rounded_up(counts: Ints, rate: float) -> Reals:
+    """The probability that a rounded draw takes one row more than ⌊rate·count⌋: what the rounding cuts off."""
+    wanted = _wanted(counts, rate)
+    rest = wanted - drawn_counts(counts, rate)
+    return np.where(rest > 2 * np.spacing(wanted), rest, 0.0)
+
+
+def travel_share(counts: Ints, rate: float, draw: Draw) -> Reals:
+    """The probability with which a row of a list so long travels in an epoch."""
+    if draw is Draw.FLOOR:
+        return np.asarray(drawn_counts(counts, rate) / np.maximum(counts, 1))
+    return np.full(np.shape(counts), float(rate))
+
+
+def draw_boundary(
+    send_offsets: Ints, rate: float, draw: Draw = Draw.ROUNDED, *, seed: int, rank: int, epoch: int
+) -> Picked:
+    """The rows `rank` sends in `epoch`, of every peer's list: uniform and, but for Bernoulli draws, of a set number."""
+    rng = stream(Use.BOUNDARY, seed, rank, epoch)
+    keys, lengths = rng.random(int(send_offsets[-1])), np.diff(send_offsets)
+    wanted = drawn_counts(lengths, rate)
+    if draw is Draw.BERNOULLI:
+        return picked(np.flatnonzero(keys < rate), send_offsets)
+    if draw is Draw.ROUNDED:
+        wanted = wanted + (rng.random(len(lengths)) < rounded_up(lengths, rate))
     return joined([_smallest(keys[low:high], n) for (low, high), n in zip(pairwise(send_offsets), wanted, strict=True)])
+
+
+def boundary_scale(drawn: Picked, lists: Ints, rate: float, draw: Draw) -> Reals:
+    """The factor, per peer, that makes sums over its drawn rows right on average.
+
+    Rows in the list ÷ rows drawn where there always are some; else 1 ÷ the probability of a row: a list of which
+    nothing comes in some epochs has to count for more in the others.
+    """
+    always = (drawn_counts(np.diff(lists), rate) > 0) & (draw is not Draw.BERNOULLI)
+    return np.where(always, np.diff(lists) / np.maximum(drawn.counts, 1), 1 / rate if rate else 1.0)
 
 
 def _smallest(keys: Reals, count: int) -> Ints:
@@ -113,12 +152,11 @@ def edges_of_rows(part: Part, halo_rows: Ints) -> Mask:
     return edges
 
 
-def dropped_by_boundary(part: Part, rate: float) -> int:
+def dropped_by_boundary(part: Part, rate: float, draw: Draw = Draw.ROUNDED) -> int:
     """How many edges `draw_boundary` at this rate takes from a part on average, to the nearest whole one."""
-    lengths = np.diff(part.halo_offsets)
-    lost = 1 - drawn_counts(lengths, rate) / np.maximum(lengths, 1)
+    lost = 1 - travel_share(np.diff(part.halo_offsets), rate, draw)
     ends = np.searchsorted(part.halo_offsets, part.indices[~inner_edges(part)] - part.num_inner, side="right") - 1
-    return round(float(lost @ np.bincount(ends, minlength=len(lengths))))
+    return round(float(lost @ np.bincount(ends, minlength=len(lost))))
 
 
 def drop(candidates: Mask, num_dropped: int, *, seed: int, rank: int, epoch: int) -> Mask:

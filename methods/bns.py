@@ -4,16 +4,19 @@ One draw serves all layers and both directions. Two baselines drop as many edges
 (DropEdge); then a halo row travels if one of its edges is left.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from halocast.base.records import require
-from halocast.graph.graph import Ints, Reals
+from halocast.graph.graph import Reals
 from halocast.graph.halo import Halo
-from halocast.graph.inclusion import Even, Expected
-from halocast.graph.sampling import drawn_counts
+from halocast.graph.inclusion import Even, Expected, expected_boundary
+from halocast.graph.sampling import Draw, Weighting, travel_share
 from halocast.methods import vanilla
 from halocast.methods.common import PartOps
 from halocast.methods.sampled import DRAWN, SampledEpoch, drawn_matrices, smaller, unsampled
@@ -30,9 +33,21 @@ class What(StrEnum):
     DROPEDGE = "dropedge"  # any but self-loops
 
 
+class Mean(StrEnum):
+    """The number of neighbours that a mean over them divides by."""
+
+    FULL = "full"  # all, also those left out; what came counts for more: right on average
+    RENORMALISED = "renormalised"  # those that are there: less spread, but not right on average
+
+
+WEIGHTING = MappingProxyType({Mean.FULL: Weighting.INVERSE, Mean.RENORMALISED: Weighting.SAMPLED_DEGREE})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    rate: float = 0.1  # p, the share of halo rows that travel
+    rate: float = 0.1  # p, the probability that a halo row travels
+    draw: Draw = Draw.ROUNDED
+    mean: Mean = Mean.FULL
     seed: int = 0
     what: What = What.NODES
 
@@ -41,23 +56,39 @@ class Options:
         require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
 
 
+# the rule that the paper states, and that of the code its authors released
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": MappingProxyType({"what": "nodes", "draw": "bernoulli", "mean": "full"}),
+        "code": MappingProxyType({"what": "nodes", "draw": "floor", "mean": "full"}),
+    }
+)
+
+
 def bns(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
     if unsampled(halo, spec):
         return replace(vanilla.vanilla(halo, spec, vanilla.Options(), numbers), meta=meta_of("bns", halo))
-    rows = drawn_counts(halo.matrix, options.rate)
-    dropped = _dropped(halo, rows)
-    matrices: tuple[Matrix, ...] = (Matrix(DRAWN, rows),)
-    if options.what is not What.NODES:
-        matrices = drawn_matrices(_kept_rows(halo, dropped, options.what), halo.matrix)
+    dropped = _dropped(halo, options)
+    matrices = _matrices(halo, options, dropped)
     some = smaller(halo, matrices[0].counts, halo.num_edges - dropped)
-    epochs = [_epoch(full, some, options) for full in parts_of(halo, spec, numbers)]
+    epochs = [_epoch(full, some, options, announced=matrices[0].drawn) for full in parts_of(halo, spec, numbers)]
     return assemble(epochs, meta_of("bns", halo), matrices)
 
 
-def _dropped(halo: Halo, rows: Ints) -> Reals:
+def _dropped(halo: Halo, options: Options) -> Reals:
     """Edges that a part loses on average with the rows that do not travel to it; to the nearest whole one."""
-    lost = 1 - rows / np.maximum(halo.matrix, 1)
+    lost = 1 - travel_share(halo.matrix, options.rate, options.draw)
     return np.asarray(np.rint((lost * halo.cut_edges()).sum(axis=0)))
+
+
+def _matrices(halo: Halo, options: Options, dropped: Reals) -> tuple[Matrix, ...]:
+    """The rows that travel and, where their number differs from epoch to epoch, their ids, which say how many."""
+    if options.what is not What.NODES:
+        return drawn_matrices(_kept_rows(halo, dropped, options.what), halo.matrix)
+    expected = expected_boundary(halo.matrix, options.rate, options.draw)
+    if expected.variance.any():
+        return drawn_matrices(expected, halo.matrix)
+    return (Matrix(DRAWN, np.rint(expected.mean).astype(np.int64)),)
 
 
 def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
@@ -66,15 +97,20 @@ def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
     return halo.expected_rows([Even(share) for share in keep.tolist()])
 
 
-def _epoch(full: PartOps, some: Halo, options: Options) -> "_Sampled":
-    words = {What.NODES: (), What.EDGES: (("of", "cut"),), What.DROPEDGE: (("of", "all"),)}
+def _epoch(full: PartOps, some: Halo, options: Options, announced: bool) -> "_Sampled":
+    nodes = options.what is What.NODES
+    words: dict[str, object] = {"rate": repr(options.rate), "draw": options.draw, "seed": options.seed}
+    words |= {"weighting": WEIGHTING[options.mean]}
+    if not nodes:
+        words |= {"of": "cut" if options.what is What.EDGES else "all"}
     return _Sampled(
         full=full,
         part=replace(full, halo=some),
-        draw="sample_rows" if options.what is What.NODES else "sample_drop",
-        params=(("rate", repr(options.rate)), ("seed", str(options.seed)), *words[options.what]),
-        by_receiver=options.what is not What.NODES,
-        weighted=options.what is not What.NODES,
+        draw="sample_rows" if nodes else "sample_drop",
+        params=tuple((key, str(word)) for key, word in words.items()),
+        by_receiver=not nodes,
+        announced=announced,
+        weighted=not nodes or (options.mean is Mean.RENORMALISED and options.rate < 1),
     )
 
 

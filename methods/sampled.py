@@ -60,6 +60,7 @@ class SampledEpoch(Epoch):
     draw: str  # the op that draws
     params: tuple[tuple[str, str], ...]
     by_receiver: bool  # edges are drawn where they end, not rows where they are owned
+    announced: bool = True  # how many rows travel differs from epoch to epoch, so that it has to be said
     weighted: bool = False  # every edge that is left has a weight of its own
     lane: Lane = Lane.COMPUTE  # of the draws
     id_lane: Lane = Lane.HALO
@@ -80,7 +81,7 @@ class SampledEpoch(Epoch):
     def exchange_ids(self) -> Op:
         """The op by which the end that drew tells the other."""
         drawn, named = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
-        matrix = ASKED if self.by_receiver else DRAWN
+        matrix = ASKED if self.announced else DRAWN
         return Op(
             name="exchange_ids",
             rank=self.part.rank,
@@ -94,7 +95,9 @@ class SampledEpoch(Epoch):
     def rebuild(self) -> Op:
         kernels: Kernels = (("build", (built_rows(self.full.size.num_edges, self.part.size.num_edges), 1)),)
         waits = ((self.draw if self.by_receiver else "exchange_ids", 0),)
-        return replace(self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits), lane=self.lane)
+        op = self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits)
+        params = () if self.by_receiver else self.params  # who draws edges knows what they weigh
+        return replace(op, lane=self.lane, work=replace(op.work, params=params))
 
     def fetch(self, layer: int) -> list[Op]:
         return [self._picked(op, 0) for op in super().fetch(layer)]

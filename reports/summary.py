@@ -137,6 +137,16 @@ class StaleError:
         return (self.squared_error / self.squared_norm) ** 0.5 if self.squared_norm else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedShare:
+    """A share counted in a run, over all ranks and epochs, and the count that was expected."""
+
+    what: str
+    count: int
+    total: int
+    expected: float
+
+
 Scores = Mapping[str, float]  # train, val, test
 
 
@@ -150,6 +160,7 @@ class Training(Group):
     final_accuracy: Scores
     ages: tuple[FoundAges, ...]
     errors: tuple[StaleError, ...]
+    shares: tuple[CountedShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

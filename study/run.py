@@ -20,7 +20,7 @@ from halocast.exec.launch.job import Job, Settings, read_job, write_job
 from halocast.exec.launch.local import Run, execute, gather
 from halocast.graph.graph import Graph
 from halocast.reports.metrics import default_warmup
-from halocast.reports.summary import FoundAges, StaleError, Summary, Training, summarise
+from halocast.reports.summary import CountedShare, FoundAges, StaleError, Summary, Training, summarise
 from halocast.reports.table import seconds
 from halocast.schedule.trace import Trace
 from halocast.study.clusters import scenario_cluster
@@ -236,5 +236,6 @@ def summarise_run(run: Run, job: Job) -> Summary:
         final_accuracy=run.evaluated[max(run.evaluated)],
         ages=tuple(FoundAges(op=op, reads=buffer, rows_by_age=ages) for (op, buffer), ages in run.ages.items()),
         errors=tuple(StaleError(**asdict(error)) for error in run.errors),
+        shares=tuple(CountedShare(what=name, **asdict(tally)) for name, tally in run.tallies.items()),
     )
     return replace(summary, cluster=machine(None), transport=job.settings.backend, training=training)

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from halocast.base.errors import InputError
-from halocast.graph import Graph, Part, assign, build_parts, synthetic
+from halocast.graph import Graph, Part, assign, build_parts, load, synthetic
 from halocast.graph.graph import Ints, Reals
 from halocast.graph.inclusion import Important, edge_probabilities
 from halocast.graph.sampling import (
+    Draw,
+    Picked,
     Use,
     Weighting,
+    boundary_scale,
     draw_boundary,
     draw_edges,
     drawn_counts,
@@ -33,6 +37,7 @@ from halocast.graph.sampling import (
 )
 
 SEED = 7
+PUBMED = Path(__file__).parents[2] / "shared" / "data" / "pubmed.npz"
 
 
 def offsets(lengths: list[int]) -> Ints:
@@ -63,14 +68,15 @@ def p(part: Part) -> Reals:
     st.lists(st.integers(0, 30), min_size=1, max_size=6),
     st.floats(0, 1),
     st.integers(0, 2**40),
-    st.integers(0, 9),
+    st.sampled_from(Draw),
     st.integers(0, 9),
 )
 def test_an_owner_draws_distinct_rows_of_every_list(
-    lengths: list[int], rate: float, seed: int, rank: int, epoch: int
+    lengths: list[int], rate: float, seed: int, draw: Draw, epoch: int
 ) -> None:
-    drawn = draw_boundary(offsets(lengths), rate, seed=seed, rank=rank, epoch=epoch)
-    assert drawn.counts.tolist() == drawn_counts(np.array(lengths), rate).tolist()
+    drawn = draw_boundary(offsets(lengths), rate, draw, seed=seed, rank=1, epoch=epoch)
+    more = drawn.counts - drawn_counts(np.array(lengths), rate)
+    assert draw is Draw.BERNOULLI or set(more.tolist()) <= ({0, 1} if draw is Draw.ROUNDED else {0})
     for peer, length in enumerate(lengths):
         ids = drawn.of(peer).tolist()
         assert ids == sorted(set(ids))
@@ -125,16 +131,23 @@ def test_ids_name_the_same_node_at_owner_and_receiver(parts: tuple[Part, ...]) -
         assert np.array_equal(again.offsets, received.offsets)
 
 
-def test_the_scale_is_the_realised_ratio_and_one_where_nothing_is_drawn() -> None:
-    drawn = draw_boundary(offsets([10, 0, 7, 3]), 0.3, seed=SEED, rank=0, epoch=0)
-    assert drawn.counts.tolist() == [3, 0, 2, 0]
-    assert drawn.scale(offsets([10, 0, 7, 3])).tolist() == [10 / 3, 1.0, 3.5, 1.0]
+def test_the_scale_is_the_realised_ratio_only_where_there_always_are_some() -> None:
+    lists = offsets([10, 0, 7, 3])
+    drawn = draw_boundary(lists, 0.3, seed=SEED, rank=0, epoch=15)
+    assert drawn.counts.tolist() == [3, 0, 3, 1]
+    assert boundary_scale(drawn, lists, 0.3, Draw.ROUNDED).tolist() == [10 / 3, 1 / 0.3, 7 / 3, 1 / 0.3]
+    assert boundary_scale(drawn, lists, 0.3, Draw.BERNOULLI).tolist() == [1 / 0.3] * 4
+    fixed = draw_boundary(lists, 0.3, Draw.FLOOR, seed=SEED, rank=0, epoch=15)
+    assert fixed.counts.tolist() == [3, 0, 2, 0]
+    assert boundary_scale(fixed, lists, 0.3, Draw.FLOOR)[[0, 2]].tolist() == [10 / 3, 3.5]
 
 
-def test_boundary_draws_at_the_ends_of_the_scale() -> None:
-    everything = draw_boundary(offsets([3, 0, 2]), 1.0, seed=SEED, rank=0, epoch=0)
+@pytest.mark.parametrize("draw", list(Draw))
+def test_boundary_draws_at_the_ends_of_the_scale(draw: Draw) -> None:
+    everything = draw_boundary(offsets([3, 0, 2]), 1.0, draw, seed=SEED, rank=0, epoch=0)
     assert everything.ids.tolist() == [0, 1, 2, 0, 1]
-    nothing = draw_boundary(offsets([3, 0, 2]), 0.0, seed=SEED, rank=0, epoch=0)
+    assert boundary_scale(everything, offsets([3, 0, 2]), 1.0, draw)[[0, 2]].tolist() == [1.0, 1.0]
+    nothing = draw_boundary(offsets([3, 0, 2]), 0.0, draw, seed=SEED, rank=0, epoch=0)
     assert (nothing.ids.tolist(), nothing.offsets.tolist()) == ([], [0, 0, 0, 0])
 
 
@@ -144,13 +157,68 @@ def within_three_sigma(found: list[float], truth: float, variance: float) -> Non
     assert abs(np.mean(found) - truth) < 3 * sigma
 
 
+def scaled_sum(values: Reals, drawn: Picked, lists: Ints, rate: float, draw: Draw) -> float:
+    return float(values[drawn.places(lists)] @ np.repeat(boundary_scale(drawn, lists, rate, draw), drawn.counts))
+
+
+@pytest.mark.parametrize("draw", [Draw.ROUNDED, Draw.BERNOULLI])
+def test_sums_of_lists_too_short_for_one_row_an_epoch_are_unbiased(draw: Draw) -> None:
+    """300 lists of three, of which a tenth is less than one row, and some that have more."""
+    lists = offsets([3] * 300 + [25] * 10)
+    values = np.random.default_rng(3).lognormal(0, 0.5, int(lists[-1]))
+    short, found = int(lists[300]), []
+    for epoch in range(1500):
+        drawn = draw_boundary(lists, 0.1, draw, seed=SEED, rank=0, epoch=epoch)
+        found.append(scaled_sum(np.where(np.arange(len(values)) < short, values, 0), drawn, lists, 0.1, draw))
+    x = values[:short].reshape(300, 3)
+    variance = (x**2).sum() / 0.1 - ((x.sum(1) ** 2).sum() if draw is Draw.ROUNDED else (x**2).sum())
+    within_three_sigma(found, float(x.sum()), float(variance))
+    assert np.var(found) == pytest.approx(float(variance), rel=0.15)
+
+
+def travelled(parts: tuple[Part, ...], rate: float, draw: Draw, num_epochs: int) -> Reals:
+    """How often every row of every pair's list was drawn, as deviations from `rate` in units of their own."""
+    seen = []
+    for part in parts:
+        counts = np.zeros(int(part.send_offsets[-1]))
+        for epoch in range(num_epochs):
+            drawn = draw_boundary(part.send_offsets, rate, draw, seed=SEED, rank=part.rank, epoch=epoch)
+            counts[drawn.places(part.send_offsets)] += 1
+        seen.append(counts)
+    return np.asarray((np.concatenate(seen) - rate * num_epochs) / sqrt(num_epochs * rate * (1 - rate)))
+
+
+@pytest.mark.parametrize("draw", [Draw.ROUNDED, Draw.BERNOULLI])
+def test_every_row_travels_as_often_as_the_rate_says_whatever_its_pair(draw: Draw) -> None:
+    graph = synthetic(nodes=1500, degree=6, skew=1, classes=8, features=2, mixing=0.1, seed=1)
+    parts = build_parts(graph, assign(graph, 8, cache=False))
+    lengths = np.concatenate([np.diff(part.send_offsets) for part in parts])
+    assert np.count_nonzero((lengths > 0) & (lengths < 100)) > 40, "most pairs have less than a row per epoch"
+    deviations = travelled(parts, 0.01, draw, 2000)
+    assert np.abs(deviations).max() < 5.5
+    assert np.var(deviations) == pytest.approx(1, rel=0.1)
+    silent = travelled(parts, 0.01, Draw.FLOOR, 200)
+    assert np.count_nonzero(silent == silent.min()) > 0.9 * len(silent)
+
+
+@pytest.mark.skipif(not PUBMED.exists(), reason="pubmed.npz is not beside the project")
+def test_no_row_of_pubmed_is_silent() -> None:
+    """At 8 parts and rate 0.01, where the floor silences 38 of 56 pairs with 28 % of the rows."""
+    graph = load(PUBMED)
+    parts = build_parts(graph, assign(graph, 8, cache=False))
+    lengths = np.concatenate([np.diff(part.send_offsets) for part in parts])
+    lost = lengths[(drawn_counts(lengths, 0.01) == 0) & (lengths > 0)]
+    assert 0.2 < lost.sum() / lengths.sum() < 0.4
+    assert np.abs(travelled(parts, 0.01, Draw.ROUNDED, 1500)).max() < 5.5
+
+
 def test_scaled_boundary_sums_are_unbiased() -> None:
     lengths = [40, 0, 25, 90]
     lists, values = offsets(lengths), np.random.default_rng(3).lognormal(0, 0.5, 155)
     found = []
     for epoch in range(2000):
         drawn = draw_boundary(lists, 0.2, seed=SEED, rank=0, epoch=epoch)
-        found.append(float(values[drawn.places(lists)] @ np.repeat(drawn.scale(lists), drawn.counts)))
+        found.append(scaled_sum(values, drawn, lists, 0.2, Draw.ROUNDED))
     counts = drawn_counts(np.array(lengths), 0.2)
     groups = [values[lists[k] : lists[k + 1]] for k in (0, 2, 3)]
     # simple random sampling without replacement: N²(1 − n/N)S²/n

@@ -31,9 +31,9 @@ from halocast.graph.inclusion import (
     halo_inclusion,
     law_of_card,
 )
-from halocast.graph.sampling import drawn_counts, self_loops
+from halocast.graph.sampling import Draw, self_loops
 from halocast.methods import METHODS
-from halocast.methods.bns import What
+from halocast.methods.bns import Mean, What
 from halocast.models.spec import ModelKind, ModelSpec
 from halocast.reports.summary import drawn_traffic
 from halocast.schedule.check import check, problems, staleness
@@ -49,6 +49,7 @@ SPEC = spec_for(GRAPH)
 CASES: list[tuple[str, dict[str, Any]]] = [
     *(("bns", {"rate": rate}) for rate in (0.0, 0.3, 1.0)),
     *(("bns", {"rate": 0.3, "what": what}) for what in What),
+    *(("bns", {"rate": 0.3, "draw": draw, "mean": Mean.RENORMALISED}) for draw in Draw),
     *(("psc", {"tau": tau, "eps": 0.2}) for tau in (0, 1, 3)),
     *(("psc", {"cache": 0.3, "policy": policy}) for policy in CachePolicy),
 ]
@@ -101,20 +102,34 @@ def test_one_part_and_layers_that_exchange_nothing_are_not_sampled() -> None:
             assert dict(schedule.meta)["method"] == method
 
 
+@pytest.mark.parametrize("draw", list(Draw))
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 1.0])
-def test_boundary_rows_and_ids_are_the_floor_of_the_rate(rate: float) -> None:
-    schedule = make("bns", rate=rate)
-    rows = int(drawn_counts(HALO.matrix, rate).sum())
-    assert sent(schedule, "exchange_ids") == 8 * rows
-    for layer, width in enumerate((12, 16, 16)):
-        assert sent(schedule, f"exchange.{layer}") == rows * width * 4
+def test_boundary_rows_are_those_of_the_rate_on_average(rate: float, draw: Draw) -> None:
+    """To the nearest whole row per pair; where the number differs between epochs each pair says it first."""
+    schedule = make("bns", rate=rate, draw=draw)
+    mean = np.floor(rate * HALO.matrix + 1e-9) if draw is Draw.FLOOR else rate * HALO.matrix
+    pairs = np.count_nonzero(HALO.matrix)
+    rows = sent(schedule, "exchange.1") // (16 * 4)
+    assert abs(rows - mean.sum()) <= pairs / 2
+    differs = (draw is Draw.BERNOULLI and 0 < rate < 1) or (draw is Draw.ROUNDED and rate in (0.1, 0.5))
+    assert sent(schedule, "exchange_ids") == 8 * (rows + (pairs if differs else 0))
+    assert all(matrix.drawn is differs for matrix in schedule.matrices)
+    assert sent(schedule, "exchange.0") == rows * 12 * 4
     for layer in (1, 2):
         assert sent(schedule, f"exchange_grad.{layer}") == rows * 16 * 4
 
 
+def test_a_pair_too_small_for_one_row_an_epoch_still_travels() -> None:
+    """The simulator lets such a pair meet with one row in every epoch."""
+    tiny = make("bns", rate=0.001)
+    assert np.array_equal(tiny.matrices[0].counts, HALO.matrix > 0)
+    assert tiny.matrices[0].spread == pytest.approx(np.sqrt(0.001 * HALO.matrix * (1 - 0.001 * HALO.matrix)), abs=1e-3)
+    assert not make("bns", rate=0.001, draw=Draw.FLOOR).matrices[0].counts.any()
+
+
 def test_halo_memory_falls_with_the_rate_and_nothing_else_does() -> None:
     whole, some = (dict(_sizes(make("bns", rate=rate))) for rate in (1.0, 0.25))
-    halo, quarter = int(HALO.num_halo[0]), int(drawn_counts(HALO.matrix, 0.25)[:, 0].sum())
+    halo, quarter = int(HALO.num_halo[0]), int(np.rint(0.25 * HALO.matrix)[:, 0].sum())
     for name in ("halo.0", "halo.1", "halo.2", "ghalo.1", "ghalo.2"):
         assert whole[name] * quarter == some[name] * halo
     for name in ("topology", "send_rows", "h.0", "h.1", "gh.2", "weights", "moments", "labels"):
@@ -207,6 +222,7 @@ def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -
         ("psc", {"weighting": "sampled_degree"}, "spmm"),
         ("bns", {"what": What.EDGES}, "spmm_weighted"),
         ("bns", {}, "spmm"),
+        ("bns", {"mean": Mean.RENORMALISED}, "spmm_weighted"),
     ],
 )
 def test_sums_over_weighted_edges_are_a_kernel_of_their_own(method: str, options: dict[str, Any], kind: str) -> None:
@@ -220,7 +236,13 @@ def test_the_spread_over_epochs_is_told_per_pair() -> None:
     drawn, asked = make("psc", eps=0.2).matrices
     assert drawn.spread == pytest.approx(np.sqrt(expected.variance), abs=1e-3)
     assert np.array_equal(drawn.spread, asked.spread)  # type: ignore[arg-type]
-    assert all(matrix.spread is None for matrix in make("bns").matrices)  # fixed sizes have none
+    assert all(matrix.spread is None for matrix in make("bns", draw=Draw.FLOOR).matrices)  # fixed sizes have none
+
+
+def test_the_spread_of_boundary_draws_is_that_of_a_rounding_or_of_independent_rows() -> None:
+    up = 0.1 * HALO.matrix % 1
+    assert make("bns").matrices[0].spread == pytest.approx(np.sqrt(up * (1 - up)), abs=2e-3)
+    assert make("bns", draw=Draw.BERNOULLI).matrices[0].spread == pytest.approx(np.sqrt(0.09 * HALO.matrix), abs=2e-3)
 
 
 def test_the_band_of_an_epochs_bytes_is_that_of_independent_pairs() -> None:
@@ -235,7 +257,7 @@ def test_the_band_of_an_epochs_bytes_is_that_of_independent_pairs() -> None:
     assert drawn.drawn_bytes_std == pytest.approx(std)
     assert drawn.drawn_bytes_band == pytest.approx((drawn.drawn_bytes - 2 * std, drawn.drawn_bytes + 2 * std))
     assert len([pair for pair in drawn.drawn_rows if pair.matrix == "drawn"]) == 8
-    assert drawn_traffic(make("bns")) is None
+    assert drawn_traffic(make("bns", draw=Draw.FLOOR)) is None
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])

@@ -25,7 +25,7 @@ from typing import Any
 from halocast.base.errors import InputError, RunError
 from halocast.exec.launch.emulate import INTERFACE, Host, enter
 from halocast.exec.launch.job import MASKS, Job, write_job
-from halocast.exec.run.notes import Key, RowError, join_ages, join_errors
+from halocast.exec.run.notes import Key, RowError, Tally, join_ages, join_errors, join_tallies
 from halocast.graph.parts import Part
 from halocast.schedule.ir import SHARED
 from halocast.schedule.trace import Span, Trace, load_trace
@@ -46,6 +46,7 @@ class Run:
     peak_memory_bytes: tuple[int, ...]
     ages: dict[Key, dict[int, int]]  # (reader, buffer) -> age in epochs -> rows read
     errors: tuple[RowError, ...]  # of stale rows; empty unless asked for
+    tallies: dict[str, Tally]  # shares that handlers counted, by name
 
 
 def execute(
@@ -246,6 +247,7 @@ def gather(directory: Path, job: Job) -> Run:
         peak_memory_bytes=tuple(result["peak_memory_bytes"] for result in results),
         ages=join_ages([result["ages"] for result in results], [result["received_rows"] for result in results]),
         errors=join_errors([result["errors"] for result in results]),
+        tallies=join_tallies([result["tallies"] for result in results]),
     )
 
 

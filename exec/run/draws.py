@@ -8,17 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from halocast.exec.run.drawn import Ids, build_block
+from halocast.exec.run.drawn import Ids, LocalBlock, build_block
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.channels import count_of
+from halocast.exec.transport.comm import gather_once
 from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
 from halocast.graph.sampling import (
+    Draw,
     Picked,
+    Weighting,
+    boundary_scale,
     draw_boundary,
     drop,
     drop_probabilities,
     dropped_by_boundary,
+    edge_weights,
     edges_of_rows,
     inner_edges,
     joined,
@@ -35,19 +40,24 @@ def sample_rows(state: RankState, op: Op, epoch: int) -> int:
     """Draw the boundary rows that this rank, their owner, sends."""
     params = dict(op.work.params)
     drawn = draw_boundary(
-        state.part.send_offsets, float(params["rate"]), seed=int(params["seed"]), rank=state.rank, epoch=epoch
+        state.part.send_offsets, *_rule(params), seed=int(params["seed"]), rank=state.rank, epoch=epoch
     )
     state.put(op, op.writes[0], sent_ids(state, drawn), epoch)
     return 0
+
+
+def _rule(params: Mapping[str, str]) -> tuple[float, Draw]:
+    return float(params["rate"]), Draw(params["draw"])
 
 
 def sample_drop(state: RankState, op: Op, epoch: int) -> int:
     """Drop as many edges as boundary sampling would, of those from halo nodes or of all but self-loops."""
     params, part = dict(op.work.params), state.part
     candidates = CANDIDATES[params["of"]](part)
-    num_dropped = dropped_by_boundary(part, float(params["rate"]))
+    num_dropped = dropped_by_boundary(part, *_rule(params))
     kept = drop(candidates, num_dropped, seed=int(params["seed"]), rank=part.rank, epoch=epoch)
-    weights = 1 / drop_probabilities(candidates, num_dropped)[kept] if num_dropped else None
+    p = drop_probabilities(candidates, num_dropped)
+    weights = edge_weights(Weighting(params["weighting"]), part.indptr, p, kept) if num_dropped else None
     state.put(op, op.writes[0], edge_ids(state, kept, weights), epoch)
     return 0
 
@@ -104,23 +114,42 @@ def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list
     return num_bytes, ids_per_rank
 
 
+def tell_once(state: RankState, ids: Ids) -> Ids:
+    """The rows that others need of this rank, which tells them what it needs; outside the schedule, by all ranks."""
+    asked, owned = np.array(state.recv_counts) > 0, np.array(state.send_counts) > 0
+    said = _tensor(state, np.array(ids.counts)[asked])
+    came = gather_once(state.link, said, asked.astype(int).tolist(), owned.astype(int).tolist(), "numbers of ids")
+    counts = np.zeros(len(owned), np.int64)
+    counts[owned] = came.cpu().numpy()
+    asks = gather_once(state.link, _tensor(state, ids.picked.ids), ids.counts, counts.tolist(), "ids before the start")
+    return sent_ids(state, joined(np.split(asks.cpu().numpy(), np.cumsum(counts)[:-1])))
+
+
 def halo_ids(state: RankState, came: Picked) -> Ids:
     return Ids(picked=came, rows=_tensor(state, came.places(state.part.halo_offsets)))
 
 
 def rebuild(state: RankState, op: Op, epoch: int) -> int:
-    """The local graph of the drawn edges, or of the halo rows that arrive; theirs count for those that do not."""
+    """The local graph of the drawn edges, or of the halo rows that arrive."""
     part = state.part
     ids: Ids = state.read(op, Rows.HALO_IDS, epoch)
     if ids.kept is not None:
         state.put(op, op.writes[0], build_block(part, state.block, ids.kept, ids.weights), epoch)
         return 0
-    places = ids.picked.places(part.halo_offsets)
-    graph = build_block(part, state.block, edges_of_rows(part, places), None)
-    scale = np.repeat(ids.picked.scale(part.halo_offsets), ids.picked.counts).reshape(-1, 1)
-    some = replace(graph, scale=torch.from_numpy(scale).to(state.block.in_degree)) if (scale != 1).any() else graph
-    state.put(op, op.writes[0], some, epoch)
+    state.put(op, op.writes[0], _of_rows(state, dict(op.work.params), ids.picked), epoch)
     return 0
+
+
+def _of_rows(state: RankState, params: Mapping[str, str], came: Picked) -> LocalBlock:
+    """The local graph of all inner edges and those of the rows that came, with weights or with a scale of such rows."""
+    part = state.part
+    kept = edges_of_rows(part, came.places(part.halo_offsets))
+    if Weighting(params["weighting"]) is Weighting.SAMPLED_DEGREE:
+        weights = edge_weights(Weighting.SAMPLED_DEGREE, part.indptr, np.empty(0), kept)
+        return build_block(part, state.block, kept, weights if (weights != 1).any() else None)
+    graph = build_block(part, state.block, kept, None)
+    scale = np.repeat(boundary_scale(came, part.halo_offsets, *_rule(params)), came.counts).reshape(-1, 1)
+    return replace(graph, scale=torch.from_numpy(scale).to(state.block.in_degree)) if (scale != 1).any() else graph
 
 
 def _tensor(state: RankState, array: Ints) -> Tensor:

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from halocast.exec.run.drawn import Ids
-from halocast.exec.run.draws import edge_ids, halo_ids
+from halocast.exec.run.draws import edge_ids, halo_ids, rebuild, tell_once
 from halocast.exec.run.state import RankState
 from halocast.graph.graph import Mask, Reals
-from halocast.graph.inclusion import CachePolicy, Important, choose_cache, halo_inclusion
+from halocast.graph.inclusion import CachePolicy, Important, choose_cache, halo_inclusion, hit_rate
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
 from halocast.models.modules import widened
-from halocast.schedule.ir import Op, Rows
+from halocast.schedule.ir import Exchange, Kind, Op, Rows
 
 Handler = Callable[[RankState, Op, int], int]
+HITS = "cache hits"  # of the rows that layer 0 needs
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class CachePlan:
     version: int  # of the probabilities
     chosen: Mask
     asked: Mask
+    rate: float  # the expected share of needed rows that are in it, once all that belong in it are
 
 
 @dataclass(slots=True)
@@ -43,16 +45,50 @@ class Cache:
 
 def sample_edges(state: RankState, op: Op, epoch: int) -> int:
     """Draw the edges of a coming epoch, each with its own probability, and the halo rows they need."""
-    params, part = dict(op.work.params), state.part
+    params = dict(op.work.params)
     version, p = _odds(state, op, epoch)
-    kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]))
-    weights = edge_weights(Weighting(params["weighting"]), part.indptr, p, kept)
-    ids = edge_ids(state, kept, weights if (weights != 1).any() else None)
+    ids = _drawn(state, params, p, epoch)
     if "cache" in params:
         ids = _planned(state, params, version, p, ids)
         state.put(op, op.writes[1], _without_cached(state, ids), epoch)
     state.put(op, op.writes[0], ids, epoch)
     return 0
+
+
+def _drawn(state: RankState, params: Mapping[str, str], p: Reals, epoch: int) -> Ids:
+    part = state.part
+    kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]))
+    weights = edge_weights(Weighting(params["weighting"]), part.indptr, p, kept)
+    return edge_ids(state, kept, weights if (weights != 1).any() else None)
+
+
+def draw_ahead(state: RankState) -> None:
+    """Make the draws for the epochs before the first that is drawn for in the run; all ranks call it.
+
+    Their graphs are as sampled as later ones, and gradients travel by their ids; the halo rows in them are zeros, since
+    none have travelled, and count as neighbours.
+    """
+    for op in state.schedule.by_rank[state.rank]:
+        ahead = int(dict(op.work.params).get("ahead", 0)) if op.kind is Kind.SAMPLE else 0
+        for instance in range(-ahead, 0):
+            _draw_before(state, op, instance)
+
+
+def _draw_before(state: RankState, op: Op, instance: int) -> None:
+    """Put the results of a draw, and of the ops that follow from it, in the place of an instance before the first."""
+    ids = _drawn(state, dict(op.work.params), _odds(state, op, -1)[1], instance)
+    sent = tell_once(state, ids)
+    for name in op.writes:  # nothing is in a cache yet
+        state.values[name][instance] = ids
+    for reader in (reader for name in op.writes for reader in state.readers[name]):
+        if reader.verb == "rebuild":
+            rebuild(state, reader, instance)
+        for name in reader.writes if isinstance(reader.work, Exchange) else ():
+            if state.rows_of(name) is Rows.SENT_IDS:
+                state.values[name][instance] = sent
+            elif state.rows_of(name) is Rows.HALO:
+                width = reader.work.row_bytes // state.features.element_size()
+                state.values[name][instance] = state.features.new_zeros(1, width).expand(len(ids.rows), -1)
 
 
 def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
@@ -69,17 +105,13 @@ def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
 def _planned(state: RankState, params: dict[str, str], version: int, p: Reals, ids: Ids) -> Ids:
     plan: CachePlan | None = state.notes.get("plan")
     if plan is None or plan.version != version:
-        chosen = choose_cache(
-            CachePolicy(params["policy"]),
-            float(params["cache"]),
-            state.part,
-            halo_inclusion(state.part, p),
-            seed=int(params["seed"]),
-        )
+        inclusion, policy = halo_inclusion(state.part, p), CachePolicy(params["policy"])
+        chosen = choose_cache(policy, float(params["cache"]), state.part, inclusion, seed=int(params["seed"]))
         asked = np.zeros_like(chosen) if plan is None else plan.asked & chosen
-        plan = state.notes["plan"] = CachePlan(version, chosen, asked)
+        plan = state.notes["plan"] = CachePlan(version, chosen, asked, hit_rate(inclusion, chosen))
     needed = ids.rows.cpu().numpy()
     cached = plan.asked[needed]
+    state.tallies[HITS].add(int(cached.sum()), len(needed), plan.rate * len(needed))
     plan.asked[needed] |= plan.chosen[needed]
     return replace(ids, cached=cached, to_cache=plan.chosen)
 

@@ -1,4 +1,5 @@
-"""What ranks note about the rows they read, joined after the run: how old they were, and how far from fresh ones.
+"""What ranks note about the rows they read, joined after the run: how old they were, how far from fresh ones, and
+shares that handlers count.
 
 A message's tag names op and epoch, so a receiver knows which instance it got; which epoch made the rows in it only the
 sender knows. Both are noted, and put together when the ranks' notes meet. Rows from the store carry their epoch
@@ -29,6 +30,18 @@ class RowError:
     what: str
     squared_error: float
     squared_norm: float  # of the fresh values
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """A share counted in a run: of `total` things `count` were so, where `expected` would have been on average."""
+
+    count: int = 0
+    total: int = 0
+    expected: float = 0.0
+
+    def add(self, count: int, total: int, expected: float) -> None:
+        self.count, self.total, self.expected = self.count + count, self.total + total, self.expected + expected
 
 
 @dataclass(slots=True)
@@ -70,6 +83,14 @@ def join_ages(
         for reader, buffer, ages in note["stored"]:
             rows_by_age[reader, buffer].update(dict(ages))
     return {key: dict(sorted(ages.items())) for key, ages in sorted(rows_by_age.items())}
+
+
+def join_tallies(notes: Sequence[dict[str, dict[str, Any]]]) -> dict[str, Tally]:
+    """Shares of all ranks together, by name."""
+    sums: dict[str, Tally] = defaultdict(Tally)
+    for name, tally in (named for rank in notes for named in rank.items()):
+        sums[name].add(**tally)
+    return dict(sums)
 
 
 def join_errors(notes: Sequence[list[dict[str, Any]]]) -> tuple[RowError, ...]:

@@ -17,7 +17,7 @@ from halocast.base.errors import InputError
 from halocast.exec.launch.job import Job, Optimizer
 from halocast.exec.run.drawn import Ids, LocalBlock, all_ids
 from halocast.exec.run.interpret import Progress
-from halocast.exec.run.notes import AgeNotes, RowError
+from halocast.exec.run.notes import AgeNotes, RowError, Tally
 from halocast.exec.run.part_tensors import PartTensors
 from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
@@ -87,6 +87,7 @@ class RankState(PartTensors):
         self.initials: dict[str, Any] = {}  # of buffers, before their first instance
         self.ages = AgeNotes()
         self.errors: list[RowError] = []
+        self.tallies: dict[str, Tally] = defaultdict(Tally)
         self.made_grads: dict[int, Tensor] = {}  # of halo rows, this epoch's, by layer; kept only to measure errors
         self.draws: dict[int, tuple[Tensor, ...]] = {}  # by epoch: random states at its first forward; likewise
         self.history: list[EpochOutcome] = []
@@ -126,9 +127,9 @@ class RankState(PartTensors):
         instance = self.instance(op, name, epoch)
         if instance is None:
             return self.kept[name]
+        writer, lag = self.sources[op.name, name]
         if instance < 0:
-            return self.initial(name)
-        writer, _ = self.sources[op.name, name]
+            return self.values[name][epoch - lag] if epoch - lag in self.values[name] else self.initial(name)
         if self._in_channel(writer, name):
             channel = self.channels[writer.name]
             self.ages.reads[op.name, name].append((epoch, writer.name, instance, channel.drawn_rows(instance)))
@@ -255,7 +256,8 @@ class RankState(PartTensors):
     def initial(self, name: str) -> Any:
         """The value before the first instance: zeros, or what was put there before the run.
 
-        Nothing is drawn by then, so all rows are there, and the whole local graph.
+        Where draws are made ahead, those of the first epochs are values of instances before the first (`draw_ahead`);
+        before them nothing is drawn, so all rows are there, and the whole local graph.
         """
         if name not in self.initials:
             self.initials[name] = INITIAL.get(self.rows_of(name), RankState._zeros)(self, name)

@@ -48,8 +48,8 @@ def without_cut(graph: Graph, parts: Sequence[Part]) -> Dense:
     return matrix
 
 
-def with_rows(graph: Graph, parts: Sequence[Part], sent: Sequence[Picked]) -> Dense:
-    """Cut edges only from rows their owner sends, each standing for as many as there are per row sent."""
+def with_rows(graph: Graph, parts: Sequence[Part], sent: Sequence[Picked], scale: Callable[[int, int], float]) -> Dense:
+    """Cut edges only from rows their owner sends, times scale(rows in the pair's list, rows sent of it)."""
     matrix, full = without_cut(graph, parts), adjacency(graph)
     for owner, drawn in zip(parts, sent, strict=True):
         for receiver in parts:
@@ -59,8 +59,15 @@ def with_rows(graph: Graph, parts: Sequence[Part], sent: Sequence[Picked]) -> De
             nodes = listed[drawn.of(receiver.rank)]
             if len(nodes):
                 place = np.ix_(receiver.inner, nodes)
-                matrix[place] = full[place] * (len(listed) / len(nodes))
+                matrix[place] = full[place] * scale(len(listed), len(nodes))
     return matrix
+
+
+def renormalised(graph: Graph, matrix: Dense) -> Dense:
+    """The edges that are left, each counted so often that a node has as many neighbours as in the whole graph."""
+    left = (matrix > 0).astype(np.float64)
+    again: Dense = left * (adjacency(graph).sum(1) / left.sum(1))[:, None]
+    return again
 
 
 def with_edges(graph: Graph, parts: Sequence[Part], weights: Sequence[Dense]) -> Dense:
