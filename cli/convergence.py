@@ -53,7 +53,7 @@ def convergence_command(
     for option, value in (("--jobs", jobs), ("--seeds", seeds), ("--tune-seeds", tune_seeds)):
         at_least_1(option, value)
     with scenario_bar("training") as tell:
-        found = convergence(
+        trained = convergence(
             load_tables(scenario, overrides or []),
             cases=case or (),
             methods=[name.strip() for name in methods.split(",") if name.strip()],
@@ -67,7 +67,7 @@ def convergence_command(
             jobs=jobs,
             progress=tell,
         )
-    show_convergence(found, json=json, csv=csv, out=out)
+    show_convergence(trained, json=json, csv=csv, out=out)
 
 
 def _values(option: str, texts: list[str] | None) -> dict[str, list[Any]]:
@@ -80,16 +80,16 @@ def _values(option: str, texts: list[str] | None) -> dict[str, list[Any]]:
     return values
 
 
-def show_convergence(found: Convergence, *, json: bool, csv: Path | None, out: Path | None) -> None:
+def show_convergence(study: Convergence, *, json: bool, csv: Path | None, out: Path | None) -> None:
     """Print the answer and the table, or JSON; write what was asked for."""
     if csv is not None:
         with whole_file(csv) as path:
-            path.write_text(csv_table(found.records()), encoding="utf-8")
+            path.write_text(csv_table(study.records()), encoding="utf-8")
         note(f"written: {csv}")
     if out is not None:
-        found.write(out)
+        study.write(out)
         note(f"report: {out / 'report.md'}")
     if json:
-        print_json({"answer": found.line(), "cases": found.records(), "evaluations": found.evaluations()})
+        print_json({"answer": study.line(), "cases": study.records(), "evaluations": study.evaluations()})
     elif csv is None:
-        print(f"{answer(found.rows, found.within)}\n\n{score_table(found.rows)}")
+        print(f"{answer(study.rows, study.within)}\n\n{score_table(study.rows)}")

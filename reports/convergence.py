@@ -101,10 +101,10 @@ def remarks(cases: Sequence[CaseScores]) -> list[str]:
 def seed_records(cases: Sequence[CaseScores]) -> list[dict[str, Any]]:
     """Every evaluation of every training, in long form."""
     return [
-        {"case": case.label, **case.chosen, "seed": one.seed, "epoch": epoch + 1, **scores}
+        {"case": case.label, **case.chosen, "seed": run.seed, "epoch": epoch + 1, **scores}
         for case in cases
-        for one in case.seeds
-        for epoch, scores in sorted(one.evaluated.items())
+        for run in case.seeds
+        for epoch, scores in sorted(run.evaluated.items())
     ]
 
 

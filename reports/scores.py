@@ -75,8 +75,8 @@ class Difference:
 
 def paired(scores: Sequence[SeedScores], base: Sequence[SeedScores]) -> Difference | None:
     """The difference over the seeds that both have; none if there are none."""
-    of_base = {one.seed: one.test for one in base}
-    differences = [one.test - of_base[one.seed] for one in scores if one.seed in of_base]
+    of_base = {run.seed: run.test for run in base}
+    differences = [run.test - of_base[run.seed] for run in scores if run.seed in of_base]
     if not differences:
         return None
     known = spread(differences)
@@ -145,7 +145,7 @@ class CaseScores:
 
 def mean_curve(seeds: Sequence[SeedScores], mask: str, epochs: Sequence[int]) -> list[float]:
     """The mean score over seeds at these epochs; between evaluations on a line, outside of them not a number."""
-    curves = [{epoch: one.evaluated[epoch][mask] for epoch in sorted(one.evaluated)} for one in seeds]
+    curves = [{epoch: run.evaluated[epoch][mask] for epoch in sorted(run.evaluated)} for run in seeds]
     drawn = [np.interp(epochs, list(curve), list(curve.values()), left=np.nan, right=np.nan) for curve in curves]
     return [float(value) for value in np.mean(drawn, axis=0)]
 

@@ -101,11 +101,11 @@ def _written(value: Any) -> str:
 def base_of(case: Case, cases: Sequence[Case], named: str | None = None) -> Case:
     """The case that another is compared with: the one named, else vanilla in the same setting, else the first."""
     if named is not None:
-        by_label = {one.label: one for one in cases}
+        by_label = {other.label: other for other in cases}
         if named not in by_label:
             raise unknown("case", named, by_label, "baseline")
         return by_label[named]
-    same = (one for one in cases if one.method == "vanilla" and one.setting == case.setting)
+    same = (other for other in cases if other.method == "vanilla" and other.setting == case.setting)
     return next(same, cases[0])
 
 
