@@ -258,7 +258,8 @@ def _scored(
         else:
             reasons.append(query.reason or (training.reason if training else NOT_YET))
     counted = [f"{reasons.count(reason)} of {len(seeds)}: {reason}" for reason in dict.fromkeys(reasons)]
-    return replace(row, seeds=tuple(scores), reasons=tuple(counted))
+    chosen = row.chosen if scores else dict.fromkeys(row.chosen)  # nothing was found to choose by
+    return replace(row, seeds=tuple(scores), chosen=chosen, reasons=tuple(counted))
 
 
 def _trained(training: Stored) -> Trained:
