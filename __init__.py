@@ -6,8 +6,8 @@
     hc.predict(scenario).summary.epoch_s                      # seconds
     hc.sweep(scenario, {"cluster.gpus": [2, 4, 8]}).frame()   # a pandas frame
 
-`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` trains; `compare` and `validate`
-may do both (pip install 'halocast[run]'). Nothing is loaded before it is used.
+`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` and `convergence` train; `compare`
+and `validate` may do both (pip install 'halocast[run]'). Nothing is loaded before it is used.
 """
 
 from importlib import import_module
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from halocast.graph.graph import Graph
     from halocast.study.calibrate import calibrate
     from halocast.study.compare import compare
+    from halocast.study.convergence import convergence
     from halocast.study.plan import Aim, Goal, plan
     from halocast.study.predict import predict
     from halocast.study.published import published
@@ -39,6 +40,7 @@ __all__ = [
     "break_even",
     "calibrate",
     "compare",
+    "convergence",
     "load_cluster",
     "plan",
     "predict",
@@ -57,6 +59,7 @@ _HOMES = {
     "break_even": "halocast.study.whatif",
     "calibrate": "halocast.study.calibrate",
     "compare": "halocast.study.compare",
+    "convergence": "halocast.study.convergence",
     "load_cluster": "halocast.cluster.catalogue",
     "plan": "halocast.study.plan",
     "predict": "halocast.study.predict",

@@ -17,7 +17,8 @@ class Method:
 
     Where parts are chunks, not one per rank, `fit` settles the options that depend on the ranks and layers; `choices`
     are all legal ones, of which a planner may pick. `ranges` are values of options that papers tried, for a planner;
-    `share` is the option that says how much is kept of what a method samples.
+    `share` is the option that says how much is kept of what a method samples. `presets` are options by one word, as its
+    paper or its released code has them; a key of another section is written with it ("model.norm").
     """
 
     make: Callable[[Halo, ModelSpec, Any, Numbers], Schedule]
@@ -27,6 +28,7 @@ class Method:
     choices: Callable[[Any, int, int], Iterator[Any]] | None = None
     ranges: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     share: str | None = None
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def chunks(self) -> bool:
@@ -36,21 +38,37 @@ class Method:
 
 METHODS = MappingProxyType(
     {
-        "vanilla": Method(vanilla.vanilla, vanilla.Options, "exchange every layer's halo rows and wait for them"),
-        "pipegcn": Method(pipegcn.pipegcn, pipegcn.Options, "exchange while the next epoch computes; rows are stale"),
-        "pipegcn-f": Method(pipegcn.pipegcn, pipegcn.OptionsF, "pipegcn with smoothed features"),
-        "pipegcn-g": Method(pipegcn.pipegcn, pipegcn.OptionsG, "pipegcn with smoothed gradients"),
+        "vanilla": Method(
+            vanilla.vanilla,
+            vanilla.Options,
+            "exchange every layer's halo rows and wait for them",
+            presets=vanilla.PRESETS,
+        ),
+        "pipegcn": Method(
+            pipegcn.pipegcn,
+            pipegcn.Options,
+            "exchange while the next epoch computes; rows are stale",
+            presets=pipegcn.PRESETS,
+        ),
+        "pipegcn-f": Method(
+            pipegcn.pipegcn, pipegcn.OptionsF, "pipegcn with smoothed features", presets=pipegcn.PRESETS
+        ),
+        "pipegcn-g": Method(
+            pipegcn.pipegcn, pipegcn.OptionsG, "pipegcn with smoothed gradients", presets=pipegcn.PRESETS
+        ),
         "digest": Method(
             digest.digest,
             digest.Options,
             "stale rows through a store every N epochs; weights averaged",
             ranges={"interval": (1, 5, 10)},
+            presets=digest.PRESETS,
         ),
         "digest-a": Method(
             digest.digest_a,
             digest.AsyncOptions,
             "digest without waiting: weights through the store too",
             ranges={"interval": (1, 5, 10)},
+            presets=digest.ASYNC_PRESETS,
         ),
         "bns": Method(
             bns.bns,
@@ -58,6 +76,7 @@ METHODS = MappingProxyType(
             "a random share of the halo rows in every epoch, scaled",
             ranges={"rate": (0.01, 0.1, 0.3)},
             share="rate",
+            presets=bns.PRESETS,
         ),
         "gnnpipe": Method(
             gnnpipe.gnnpipe,
@@ -65,6 +84,7 @@ METHODS = MappingProxyType(
             "stages of layers, chunks of the graph flow through them",
             fit=gnnpipe.fit,
             choices=gnnpipe.choices,
+            presets=gnnpipe.PRESETS,
         ),
         "psc": Method(
             psc.psc,
@@ -73,6 +93,6 @@ METHODS = MappingProxyType(
             ranges={"eps": (0.1, 0.3)},
             share="eps",
         ),
-        "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed"),
+        "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed", presets=pipegcn.PRESETS),
     }
 )

@@ -4,8 +4,11 @@ Every rank steps from the same weights and the results are averaged. DIGEST-A le
 newest weights from the store and adds its own step to them when it is done.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
@@ -41,6 +44,11 @@ class ServerStep(StrEnum):
 
     FULL = "full"  # all of it, as in the paper: with P ranks, P steps where others take one
     SHARE = "share"  # as much as the rank counts in an average
+
+
+_PAPER: Mapping[str, Any] = MappingProxyType({"interval": 10, "average": Average.PLAIN, "model.norm": "l2"})
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"paper": _PAPER})
+ASYNC_PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType({"paper": {**_PAPER, "bound": NO_BOUND}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

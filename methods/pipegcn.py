@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
@@ -39,6 +40,9 @@ class Lanes(StrEnum):
     LAYER = "layer"  # those of all layers: the released code has a thread for each
 
 
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"paper": {"lanes": Lanes.STREAM, "gamma": 0.95}, "code": {"lanes": Lanes.LAYER}}
+)
 SUFFIX: Mapping[Smooth, str] = MappingProxyType({what: "" if what is Smooth.NONE else f"-{what}" for what in Smooth})
 
 

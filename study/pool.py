@@ -1,4 +1,4 @@
-"""Pools that make predictions: processes of this machine, or a Dask cluster. Both take scenarios and give futures."""
+"""Pools that predict or train: processes of this machine, or a Dask cluster. Both take scenarios and give futures."""
 
 import json
 import os
@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from halocast.base.errors import InputError, RunError
-from halocast.study.predictor import Answer, answer_as
-from halocast.study.results import State, Tables
+from halocast.study.predictor import Answer, answer_as, doing, failure
+from halocast.study.results import Tables
 from halocast.study.version import prediction_version
 
 SLOTS_PER_WORKER = 2  # one scenario in work, one ready
 DASK_TIMEOUT_S = 10
+PATIENCE_S = 5  # that a process which is told to end may take
 
 
 class Pool(Protocol):
@@ -59,7 +60,9 @@ class LocalPool:
         """End all worker processes and give up what is under way."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.kill()
+            worker.terminate()  # a training removes its files and ends its ranks
+        for worker in self._workers:
+            _end(worker)
         self._threads.shutdown(wait=True)
         for worker in self._workers:
             _reap(worker)
@@ -77,7 +80,7 @@ class LocalPool:
         if line:
             return dict(json.loads(line))
         del self._mine.worker
-        return {"state": State.REFUSED, "result": f"the process that predicted it died ({_end_of(worker)})"}
+        return failure(tables, f"the process that {doing(tables)} it died ({_end_of(worker)})")
 
     def _worker(self) -> "subprocess.Popen[str]":
         if not hasattr(self._mine, "worker"):
@@ -87,6 +90,13 @@ class LocalPool:
             self._workers.append(started)
         worker: subprocess.Popen[str] = self._mine.worker
         return worker
+
+
+def _end(worker: "subprocess.Popen[str]") -> None:
+    try:
+        worker.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        worker.kill()
 
 
 def _reap(worker: "subprocess.Popen[str]") -> int:

@@ -1,12 +1,14 @@
-"""A process that predicts scenarios: it reads one per line and answers each with a line.
+"""A process that predicts scenarios, or trains them: it reads one per line and answers each with a line.
 
-It ends when its input does, so it does not outlive whoever started it.
+It ends when its input does, and in the middle of a scenario when whoever started it is gone.
 """
 
 import json
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +20,7 @@ from halocast.study.predict import predict
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
 from halocast.study.screen import Screened, screen
+from halocast.study.training import TRAIN, Trained, train_alone
 from halocast.study.version import prediction_version
 
 Answer = dict[str, Any]  # state; result: figures, or the reason why there are none
@@ -29,9 +32,22 @@ def answer(tables: Tables) -> Answer:
     try:
         scenario = settled(build_scenario(sections, "scenario"))
         figures = TASKS[tables.get("task", PREDICT)](scenario)
-    except (InputError, RunError, MemoryError) as error:
+    except InputError as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
+    except (RunError, MemoryError) as error:
+        return failure(tables, " ".join(str(error).split()))
     return {"state": State.DONE, "result": as_flat(figures)}
+
+
+def failure(tables: Tables, reason: str) -> Answer:
+    """The answer where legal work could not be finished: a prediction would fail again, a training need not."""
+    state = State.FAILED if tables.get("task") == TRAIN else State.REFUSED
+    return {"state": state, "result": reason or "out of memory"}
+
+
+def doing(tables: Tables) -> str:
+    """The word for what was being done with a scenario."""
+    return "trained" if tables.get("task") == TRAIN else "predicted"
 
 
 def _predict(scenario: Scenario) -> Summary:
@@ -39,7 +55,10 @@ def _predict(scenario: Scenario) -> Summary:
 
 
 PREDICT, SCREEN = "predict", "screen"
-TASKS: Mapping[str, Callable[[Scenario], Summary | Screened]] = MappingProxyType({PREDICT: _predict, SCREEN: screen})
+TASKS: Mapping[str, Callable[[Scenario], Summary | Screened | Trained]] = MappingProxyType(
+    {PREDICT: _predict, SCREEN: screen, TRAIN: train_alone}
+)
+LOOK_S = 0.5  # how often to look whether whoever started us is still there
 
 
 def answer_as(version: str, tables: Tables) -> Answer:
@@ -51,8 +70,22 @@ def answer_as(version: str, tables: Tables) -> Answer:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; who started us closes our input
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # nothing that a library prints may come between the lines
     os.dup2(2, 1)
     for line in sys.stdin:
         answers.write(json.dumps(answer(json.loads(line))) + "\n")
         answers.flush()
+
+
+def _leave(number: int, frame: object) -> None:
+    """Leave by an exception, so that a training ends its ranks and removes its files."""
+    raise SystemExit(128 + number)
+
+
+def _end_with(parent: int) -> None:
+    """End in the middle of a scenario once nobody waits for its answer; the ranks of a training end with us."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,7 @@
-"""Results of scenarios: whatever is not in the file yet is predicted, by a pool, with claims kept alive meanwhile."""
+"""Results of scenarios: whatever is not in the file yet is predicted, by a pool, with claims kept alive meanwhile.
+
+What fails for a reason that may be gone the next time is in the answer but not in the file.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +14,8 @@ from halocast.study.pool import Pool
 from halocast.study.predictor import PREDICT, Answer
 from halocast.study.results import LEASE_S, ResultFile, State, Stored, Tables
 from halocast.study.scenario import build_scenario, tables_of
-from halocast.study.version import scenario_key
+from halocast.study.training import TRAIN, trainable
+from halocast.study.version import scenario_key, training_key
 
 LOOK_S = 0.5  # how often to look what others have finished
 Progress = Callable[[int, int], None]  # finished, of
@@ -38,6 +42,17 @@ def query_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) ->
     return Query(key=scenario_key(asked), tables=asked)
 
 
+def training_of(tables: Mapping[str, Mapping[str, object]]) -> Query:
+    """The query that trains a scenario, one thread per rank, named by no more than what a training depends on."""
+    raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
+    try:
+        whole: Tables = dict(tables_of(trainable(build_scenario(raw, "scenario"))))
+    except InputError as error:
+        return Query(key=training_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
+    whole.pop("plan")
+    return Query(key=training_key(whole), tables={**whole, "task": TRAIN})
+
+
 def complete(
     file: ResultFile, jobs: Iterable[Query], pool: Pool, progress: Progress = lambda done, of: None
 ) -> dict[str, Stored]:
@@ -57,7 +72,7 @@ def complete(
     finally:
         work.give_up()
     progress(len(todo), len(todo))
-    return file.finished(list(todo))
+    return file.finished(list(todo)) | work.failed
 
 
 @dataclass(slots=True)
@@ -68,6 +83,7 @@ class _Work:
     pool: Pool
     running: "dict[Future[Answer], tuple[str, float]]" = field(default_factory=dict)  # key, since when
     renewed_s: float = 0.0
+    failed: dict[str, Stored] = field(default_factory=dict)
 
     def step(self) -> None:
         """Keep the pool busy, and write what has been finished."""
@@ -79,8 +95,16 @@ class _Work:
         done, _ = wait(self.running, timeout=LOOK_S, return_when=FIRST_COMPLETED)
         for future in done:
             answer, (key, since_s) = future.result(), self.running.pop(future)
-            self.file.finish(key, State(answer["state"]), answer["result"], time.monotonic() - since_s)
+            self._keep(key, answer, time.monotonic() - since_s)
         self._renew()
+
+    def _keep(self, key: str, answer: Answer, seconds: float) -> None:
+        state = State(answer["state"])
+        if state is State.FAILED:
+            self.failed[key] = Stored(key=key, state=state, figures={}, reason=answer["result"])
+            self.file.give_up(key)
+        else:
+            self.file.finish(key, state, answer["result"], seconds)
 
     def _renew(self) -> None:
         if time.monotonic() - self.renewed_s > LEASE_S / 3:

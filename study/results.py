@@ -48,6 +48,7 @@ class State(StrEnum):
     WAITING = "waiting"
     DONE = "done"
     REFUSED = "refused"
+    FAILED = "failed"  # in no file: the next time may do better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,12 @@ class ResultFile:
         with self._transaction() as db:
             mine = [(key, self._owner) for key in keys]
             db.executemany("UPDATE results SET owner = NULL, lease_until = NULL WHERE key = ? AND owner = ?", mine)
+
+    def give_up(self, key: str) -> None:
+        """Let a row wait for another time: it is no longer claimed, nor wanted here."""
+        self.release([key])
+        with self._told():
+            self._db.execute("DELETE FROM wanted WHERE key = ?", (key,))
 
     def num_waiting(self) -> int:
         """The number of wanted scenarios that are not finished."""

@@ -225,6 +225,11 @@ def summarise_job(directory: Path) -> Summary:
     return summarise_run(gather(directory, job), job)
 
 
+def stale_errors(run: Run) -> tuple[StaleError, ...]:
+    """The errors of stale rows that a run measured, as reports know them."""
+    return tuple(StaleError(**asdict(error)) for error in run.errors)
+
+
 def summarise_run(run: Run, job: Job) -> Summary:
     """The summary of a finished run on this machine."""
     warmup = default_warmup(job.settings.epochs)
@@ -235,7 +240,7 @@ def summarise_run(run: Run, job: Job) -> Summary:
         evaluated=run.evaluated,
         final_accuracy=run.evaluated[max(run.evaluated)],
         ages=tuple(FoundAges(op=op, reads=buffer, rows_by_age=ages) for (op, buffer), ages in run.ages.items()),
-        errors=tuple(StaleError(**asdict(error)) for error in run.errors),
+        errors=stale_errors(run),
         shares=tuple(CountedShare(what=name, **asdict(tally)) for name, tally in run.tallies.items()),
     )
     return replace(summary, cluster=machine(None), transport=job.settings.backend, training=training)

@@ -1,6 +1,7 @@
 """Scenario files: one graph, model, method, cluster and run, as TOML; every key is checked.
 
-Sections and keys are the fields of the records below; `[method]` takes `name` and the options of that method.
+Sections and keys are the fields of the records below; `[method]` takes `name`, the options of that method, and
+`preset`, which stands for several of them (presets.py).
 """
 
 import tomllib
@@ -19,6 +20,7 @@ from halocast.exec.launch.job import RunSettings
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind, Norm
 from halocast.sim.network.queued import Sharing
+from halocast.study.presets import expand_preset
 from halocast.study.worlds import WorldSection as WorldSection
 
 DEFAULT = "demo"
@@ -221,17 +223,23 @@ def build_scenario(tables: Mapping[str, Any], where: str) -> Scenario:
             raise unknown("section", section, SECTIONS, where)
         if not isinstance(table, Mapping):
             raise InputError(f"{where}: {section} is a section ([{section}]), got {table!r}")
+    _require_method(tables.get("method", {}), f"{where} [method]")
+    tables = expand_preset(tables, f"{where} [method]")
     records: dict[str, Any] = {
         name: record(_RECORDS[name], tables.get(name, {}), f"{where} [{name}]") for name in _RECORDS
     }
     return Scenario(**records, method=_method(tables.get("method", {}), f"{where} [method]"))
 
 
+def _require_method(table: Mapping[str, Any], where: str) -> None:
+    name = table.get("name", "vanilla")
+    if not isinstance(name, str) or name not in METHODS:
+        raise unknown("method", str(name), METHODS, where)
+
+
 def _method(table: Mapping[str, Any], where: str) -> MethodSection:
     options = dict(table)
     name = options.pop("name", "vanilla")
-    if not isinstance(name, str) or name not in METHODS:
-        raise unknown("method", str(name), METHODS, where)
     return MethodSection(name=name, options=record(METHODS[name].options, options, f"{where} {name}"))
 
 
@@ -254,6 +262,19 @@ def tables_of(scenario: Scenario) -> dict[str, dict[str, Any]]:
     tables = {name: asdict(getattr(scenario, name)) for name in _RECORDS}
     tables["method"] = {"name": scenario.method.name, **asdict(scenario.method.options)}
     return {name: {key: value for key, value in tables[name].items() if value is not None} for name in SECTIONS}
+
+
+def changed_tables(scenario: Scenario) -> dict[str, dict[str, Any]]:
+    """The scenario as tables of what differs from its defaults: a preset put on top of them says the rest."""
+    name = scenario.method.name
+    usual = tables_of(Scenario(method=MethodSection(name=name, options=METHODS[name].options())))
+    usual["method"].pop("name")
+    return {
+        section: {
+            key: value for key, value in table.items() if key not in usual[section] or usual[section][key] != value
+        }
+        for section, table in tables_of(scenario).items()
+    }
 
 
 def format_scenario(scenario: Scenario) -> str:

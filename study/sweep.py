@@ -15,9 +15,10 @@ from halocast.base.records import require
 from halocast.methods import METHODS
 from halocast.reports.summary import Summary
 from halocast.study.pool import open_pool
+from halocast.study.presets import PRESET
 from halocast.study.queries import Progress, Query, complete, query_of
 from halocast.study.results import ResultFile, State, Stored
-from halocast.study.scenario import SECTIONS, Scenario, parse_override, set_key, tables_of
+from halocast.study.scenario import SECTIONS, Scenario, changed_tables, parse_override, set_key
 from halocast.study.showable import Showable
 
 MOST_COMBINATIONS = 1_000_000  # a slip would fill the memory
@@ -74,7 +75,7 @@ def sweep(
     interrupted goes on where it was, and several processes may share the file. `jobs` local processes predict [one per
     core], or the Dask cluster at the address `dask`.
     """
-    tables = tables_of(scenario) if isinstance(scenario, Scenario) else dict(scenario)
+    tables = changed_tables(scenario) if isinstance(scenario, Scenario) else dict(scenario)
     combinations = list(combine(tables, vary))
     require_some_legal([job for _, job in combinations])
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
@@ -145,7 +146,7 @@ def is_whole(key: str) -> bool:
 
 
 def _keys(section: str) -> set[str]:
-    own = {"name"} if section == "method" else set()
+    own = {"name", PRESET} if section == "method" else set()
     return own | {one.name for record in _records(section) for one in fields(record)}
 
 

@@ -1,4 +1,8 @@
-"""What a prediction depends on besides its scenario: the version, the code and the constants that made it."""
+"""What a prediction or a training depends on besides its scenario: the version, the code and the constants of it.
+
+A prediction is of all code and constants. A training takes minutes where a prediction takes moments, so it depends on
+no more than the code that trains: a new command or figure leaves it as it is.
+"""
 
 import hashlib
 import json
@@ -9,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 MADE_OF = (".py", ".toml", ".csv")  # code, and the constants, cards and figures that it reads
+TRAINS = ("base", "schedule", "graph", "models", "methods", "exec", "study/workload.py")  # code that a training runs
+TRAINED = ("graph", "model", "method", "run", "world")  # sections that a training reads; of [cluster], the GPUs
+IRRELEVANT = {("run", "timeout_s"), ("graph", "dataset")}  # a file is known by its content, wherever it is
 
 
 @cache
@@ -17,10 +24,27 @@ def prediction_version() -> str:
     return f"{metadata.version('halocast')}+{fingerprint_of(Path(str(files('halocast.base'))).parent)}"
 
 
+@cache
+def training_version() -> str:
+    """A fingerprint of the code that trains."""
+    return training_fingerprint_of(Path(str(files("halocast.base"))).parent)
+
+
 def fingerprint_of(root: Path) -> str:
     """A fingerprint, twelve hex digits, of every file that a package in this directory is made of."""
+    return _fingerprint(root, package_files(root))
+
+
+def training_fingerprint_of(root: Path) -> str:
+    """A fingerprint, twelve hex digits, of the modules in this directory that a training runs."""
+    places = [root / place for place in TRAINS]
+    modules = [path for path in package_files(root) if path.suffix == ".py"]
+    return _fingerprint(root, [path for path in modules if any(path.is_relative_to(place) for place in places)])
+
+
+def _fingerprint(root: Path, paths: list[Path]) -> str:
     digest = hashlib.sha256()
-    for path in package_files(root):
+    for path in paths:
         digest.update(f"{path.relative_to(root)}\n".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -40,6 +64,29 @@ def scenario_key(tables: dict[str, Any]) -> str:
     """The name of a prediction: equal scenarios, files and versions have equal names."""
     said = json.dumps([prediction_version(), tables, _files(tables)], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def training_key(tables: dict[str, Any]) -> str:
+    """The name of a training: equal scenarios, graphs by their content, and code that trains have equal names."""
+    said = {
+        section: {key: value for key, value in tables.get(section, {}).items() if (section, key) not in IRRELEVANT}
+        for section in TRAINED
+    }
+    gpus, graph = tables.get("cluster", {}).get("gpus"), _content(str(tables.get("graph", {}).get("dataset", "")))
+    text = json.dumps([training_version(), said, gpus, graph], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _content(dataset: str) -> str:
+    """The content of a graph's file; a name, and a directory, stand for themselves."""
+    path = Path(dataset)
+    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else dataset
+
+
+@cache
+def _digest(path: Path, changed_ns: int) -> str:
+    """The fingerprint of a file, read once as long as it does not change."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _files(tables: dict[str, Any]) -> list[str]:

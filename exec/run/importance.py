@@ -87,6 +87,7 @@ def _draw_before(state: RankState, op: Op, instance: int) -> None:
             if state.rows_of(name) is Rows.SENT_IDS:
                 state.values[name][instance] = sent
             elif state.rows_of(name) is Rows.HALO:
+                assert isinstance(reader.work, Exchange)
                 width = reader.work.row_bytes // state.features.element_size()
                 state.values[name][instance] = state.features.new_zeros(1, width).expand(len(ids.rows), -1)
 

@@ -6,9 +6,11 @@ chunk and they exchange the rows that the others need. The chunk in a slot is dr
 slot k are chunk k's, which is one order of many: sums over slots are exact, and slots wait for others as in any order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
 
 from halocast.base.records import require
 from halocast.graph.halo import Halo
@@ -21,6 +23,11 @@ from halocast.schedule.ir import Numbers, Schedule
 
 CHUNKS_PER_RANK = 4  # as published
 TRIED_CHUNKS_PER_RANK = (1, 2, 4, 8)
+# `chunks` is in neither: both have CHUNKS_PER_RANK, which is what it means where nothing is said
+_PAPER: Mapping[str, Any] = MappingProxyType({"shuffle": True, "freeze": 23, "cross_factor": 1.0, "lockstep": False})
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"paper": _PAPER, "code": {**_PAPER, "cross_factor": 2.0, "lockstep": True}}
+)
 
 
 def fit(options: Options, num_ranks: int, num_layers: int) -> Options:
