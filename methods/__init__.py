@@ -92,6 +92,7 @@ METHODS = MappingProxyType(
             "rows that sampled edges need, sent tau epochs ahead, features cached",
             ranges={"eps": (0.1, 0.3)},
             share="eps",
+            presets=psc.PRESETS,
         ),
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed", presets=pipegcn.PRESETS),
     }
