@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from halocast.reports.scores import Difference
 from halocast.reports.table import aligned
 
 HEAD = ("source", "graph", "method", "published", "ours", "stand-in")
@@ -13,18 +14,9 @@ ERRORS = 2  # standard errors within which two differences are called equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    """A score of our runs minus vanilla's, in points; `case` are the method and options that were run."""
-
-    points: float
-    standard_error: float
-    case: str
-    seeds: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreResult:
-    """A published score minus vanilla's of its table, in points, beside the same of our runs; or why it is refused."""
+    """A published score minus vanilla's of its table, in points, beside the same of our runs, a share; or why it is
+    refused."""
 
     row: dict[str, str]
     refused: str = ""
@@ -32,26 +24,28 @@ class ScoreResult:
     published: float | None = None
     no_base: str = ""  # why there is no difference
     ours: Difference | None = None
+    case: str = ""  # the method and options of our runs
     stand_in: str = ""  # the graph of our runs; empty where none is near
     why: str = ""  # that graph
     same_graph: bool = False
 
     @property
     def is_close(self) -> bool | None:
-        """Whether the published difference is ours but for chance; not known where one of them is missing."""
-        if self.published is None or self.ours is None:
+        """Whether the published difference is ours but for chance; not known where one of them or its error is not."""
+        if self.published is None or self.ours is None or self.ours.error is None:
             return None
-        return abs(self.published - self.ours.points) <= ERRORS * self.ours.standard_error
+        return abs(self.published / 100 - self.ours.mean) <= ERRORS * self.ours.error
 
     def as_dict(self) -> dict[str, Any]:
+        """The row with plain values only; differences in points."""
         ours = self.ours
         return {
             **self.row,
             "published_minus_vanilla": self.published,
-            "ours_minus_vanilla": None if ours is None else ours.points,
-            "ours_minus_vanilla_se": None if ours is None else ours.standard_error,
-            "ours_case": "" if ours is None else ours.case,
-            "ours_seeds": None if ours is None else ours.seeds,
+            "ours_minus_vanilla": ours and 100 * ours.mean,
+            "ours_minus_vanilla_se": ours and ours.error and 100 * ours.error,
+            "ours_case": self.case,
+            "ours_seeds": ours and ours.num_seeds,
             "stand_in": self.stand_in,
             "same_graph": self.same_graph,
             "close": self.is_close,
@@ -126,7 +120,8 @@ def _cells(result: ScoreResult) -> tuple[str, ...]:
 def _ours(result: ScoreResult) -> str:
     if result.ours is None:
         return "not run" if result.stand_in else "-"
-    return f"{_points(result.ours.points)}±{result.ours.standard_error:.2f}"
+    error = "?" if result.ours.error is None else f"{100 * result.ours.error:.2f}"
+    return f"{_points(100 * result.ours.mean)}±{error}"
 
 
 def _points(points: float) -> str:

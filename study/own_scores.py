@@ -1,11 +1,12 @@
-"""Scores of our own runs, as `make scores` leaves them in `scores.csv`: a row per graph, method and options.
+"""Scores of our own runs, as `make scores` leaves them in `scores.csv`: a row per graph and case of a study.
 
 Scores are shares of the test nodes, 0 to 1, chosen by validation.
 """
 
 import csv
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +14,10 @@ from typing import Any
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
+from halocast.reports.scores import CaseScores
+from halocast.study.scenario import Scenario
 
-PRESET = "preset"  # the option that stands for a paper's or a released code's others
+VANILLA = "vanilla"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +26,13 @@ class OwnScore:
 
     graph: str
     method: str
-    options: str  # key=value with spaces between; the others have their defaults
+    options: str  # key=value with spaces between, as cases are written; the others have their defaults
     model: str
     ranks: int
     epochs: int
     seeds: int
     test_mean: float
-    test_std: float
+    test_std: float | None  # none of a single seed, which has no standard error either
     minus_vanilla: float | None  # none of vanilla itself
     minus_vanilla_se: float | None  # the standard error of that difference
 
@@ -40,9 +43,39 @@ class OwnScore:
 
     @property
     def chosen(self) -> Mapping[str, str]:
-        """The options that were set, by name."""
+        """The options that were set, by name; those of other sections than the method's with their section."""
         words = (word.partition("=") for word in self.options.split())
         return {name.removeprefix("method."): value for name, _, value in words}
+
+
+def own_scores(graph: str, rows: Sequence[CaseScores], scenario: Scenario) -> list[OwnScore]:
+    """The scores of a study's cases that were trained; only differences from vanilla count."""
+    methods = {row.label: row.settings["method.name"] for row in rows}
+    return [_own(graph, row, scenario, methods[row.baseline]) for row in rows if row.seeds]
+
+
+def _own(graph: str, row: CaseScores, scenario: Scenario, baseline: str) -> OwnScore:
+    test, settings, ranks = row.test, dict(row.settings), scenario.cluster.gpus
+    assert test is not None
+    assert ranks is not None, "a study of scores says how many ranks train"
+    difference = None if row.is_baseline or baseline != VANILLA else row.difference
+    return OwnScore(
+        graph=graph,
+        method=settings.pop("method.name"),
+        options=" ".join(f"{key.removeprefix('method.')}={_word(value)}" for key, value in settings.items()),
+        model=str(settings.get("model.kind", scenario.model.kind)),
+        ranks=ranks,
+        epochs=scenario.run.epochs,
+        seeds=len(row.seeds),
+        test_mean=test.mean,
+        test_std=test.std,
+        minus_vanilla=None if difference is None else difference.mean,
+        minus_vanilla_se=None if difference is None else difference.error,
+    )
+
+
+def _word(value: Any) -> str:
+    return str(value).replace(" ", "")  # spaces are between options
 
 
 COLUMNS = tuple(column.name for column in fields(OwnScore))
@@ -51,6 +84,15 @@ COLUMNS = tuple(column.name for column in fields(OwnScore))
 def shipped_scores() -> Path:
     """The scores that come with the package."""
     return Path(str(files("halocast.study"))) / "scores.csv"
+
+
+def format_scores(scores: Iterable[OwnScore]) -> str:
+    """The text of a file of scores."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(score) for score in scores)
+    return out.getvalue()
 
 
 def read_scores(path: Path) -> tuple[OwnScore, ...]:

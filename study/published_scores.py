@@ -12,13 +12,14 @@ from typing import Any
 
 from halocast.base.errors import InputError, unknown
 from halocast.methods import METHODS
-from halocast.reports.published_scores import Difference, ScoreResult
-from halocast.study.own_scores import PRESET, OwnScore
+from halocast.reports.published_scores import ScoreResult
+from halocast.reports.scores import Difference
+from halocast.study.own_scores import VANILLA, OwnScore
+from halocast.study.presets import PRESET
 from halocast.study.published_rows import PARAMS, SAME_BASE, Row, method_of, params_of, value_of
 
 METRIC = re.compile(r"(test|val|valid|validation)_(score|f1|acc|accuracy)")
 POINTS: Mapping[str, float] = MappingProxyType({"%": 1.0, "x": 100.0})
-EXACT = "vanilla"
 PAPER = "paper"  # the preset that a paper's row is best compared with
 # What rows of one table have in common; logs name a row or a run of a file after the last colon.
 TABLE = ("source", "dataset", "train_graph", "model", "layers", "n_linear", "hidden", "metric")
@@ -74,13 +75,16 @@ def _result(row: Row, scores: Sequence[Row], own: Sequence[OwnScore]) -> ScoreRe
     except InputError as error:
         return ScoreResult(row=row, refused=str(error))
     exact, stand_in = _exact_points(row, scores), _stand_in(row)
-    runs = [run for run in own if (run.graph, run.method, run.model) == (stand_in.graph, name, row["model"])]
+    run = _nearest(
+        [run for run in own if (run.graph, run.method, run.model) == (stand_in.graph, name, row["model"])], options
+    )
     return ScoreResult(
         row=row,
         method=" ".join([row["method"], *_beyond_defaults(name, options), *_model(row, scores)]),
         published=None if exact is None else points - exact,
         no_base="" if exact is not None else f"no vanilla in {row['source']}, {_table(row)}: nothing to subtract",
-        ours=_nearest(runs, options),
+        ours=None if run is None else _difference(run),
+        case="" if run is None else " ".join(filter(None, (run.method, run.options))),
         stand_in=stand_in.graph or "",
         why=stand_in.reason,
         same_graph=stand_in == _itself(stand_in.graph or ""),
@@ -96,7 +100,7 @@ def _points(row: Row) -> float:
 def _is_exact(row: Row) -> bool:
     """Whether a row is of exact training: vanilla, or a method that is vanilla with these params."""
     method = SAME_BASE.get(row["method"], row["method"])
-    return method == EXACT or (method == "bns" and params_of(row).get("p") == 1)
+    return method == VANILLA or (method == "bns" and params_of(row).get("p") == 1)
 
 
 def _table(row: Row) -> str:
@@ -151,22 +155,21 @@ def _stand_in(row: Row) -> StandIn:
     return STAND_INS.get(name, StandIn(graph=None, reason="no stand-in is known"))
 
 
-def _nearest(runs: Iterable[OwnScore], options: Mapping[str, Any]) -> Difference | None:
-    """The difference of the run that had the published options: of several one with the paper's preset, then one with
-    the fewest options that the paper does not name; the first of equals."""
-    fitting = [run for run in runs if _fits(run, options)]
-    nearest = min(
-        fitting,
+def _nearest(runs: Iterable[OwnScore], options: Mapping[str, Any]) -> OwnScore | None:
+    """The run that had the published options: of several one with the paper's preset, then one with the fewest options
+    that the paper does not name; the first of equals."""
+    return min(
+        (run for run in runs if run.minus_vanilla is not None and _fits(run, options)),
         key=lambda run: (run.chosen.get(PRESET) != PAPER, len(run.chosen.keys() - options.keys())),
         default=None,
     )
-    return None if nearest is None else _difference(nearest)
 
 
 def _fits(run: OwnScore, options: Mapping[str, Any]) -> bool:
-    """Whether a run had the published options; what a preset leaves unsaid is taken to be as published."""
-    said = run.chosen if PRESET in run.chosen else {**_defaults(run.method), **run.chosen}
-    return all(_equal(said[key], value) for key, value in options.items() if key in said)
+    """Whether a run had the published options: its own, those of its preset, or the defaults."""
+    preset = METHODS[run.method].presets.get(run.chosen.get(PRESET, ""), {})
+    had = {**_defaults(run.method), **preset, **run.chosen}
+    return all(_equal(had[key], value) for key, value in options.items())
 
 
 def _equal(ours: Any, published: Any) -> bool:
@@ -176,12 +179,6 @@ def _equal(ours: Any, published: Any) -> bool:
         return str(ours).lower() == str(published).lower()
 
 
-def _difference(run: OwnScore) -> Difference | None:
-    if run.minus_vanilla is None or run.minus_vanilla_se is None:
-        return None
-    return Difference(
-        points=100 * run.minus_vanilla,
-        standard_error=100 * run.minus_vanilla_se,
-        case=" ".join(filter(None, (run.method, run.options))),
-        seeds=run.seeds,
-    )
+def _difference(run: OwnScore) -> Difference:
+    assert run.minus_vanilla is not None
+    return Difference(mean=run.minus_vanilla, error=run.minus_vanilla_se, num_seeds=run.seeds)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from halocast.reports.published_scores import (
     summarise_scores,
     text_scores,
 )
-from halocast.study.own_scores import COLUMNS, OwnScore, read_scores
+from halocast.reports.scores import CaseScores, Difference, SeedScores
+from halocast.study.own_scores import COLUMNS, OwnScore, format_scores, own_scores, read_scores
 from halocast.study.published_rows import COLUMNS as ROW_COLUMNS
 from halocast.study.published_rows import Row, own_figures, read_rows
 from halocast.study.published_scores import STAND_INS, is_score, score_results
+from halocast.study.scenario import build_scenario
 
 GF = {
     "source": "pipegcn",
@@ -66,10 +69,7 @@ def only(rows: list[Row], *own: OwnScore) -> ScoreResult:
 
 
 def write_scores(path: Path, *own: OwnScore) -> Path:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows({name: getattr(one, name) for name in COLUMNS} for one in own)
+    path.write_text(format_scores(own), encoding="utf-8")
     return path
 
 
@@ -77,8 +77,8 @@ def test_a_score_is_its_difference_from_vanilla_of_the_same_table_beside_ours_on
     result = only([VANILLA, GF], RUN)
     assert result.published == pytest.approx(0.01)
     assert result.ours is not None
-    assert (result.ours.points, result.ours.standard_error) == pytest.approx((-0.12, 0.07))
-    assert (result.ours.case, result.ours.seeds) == ("pipegcn-gf gamma=0.95", 5)
+    assert (result.ours.mean, result.ours.error, result.ours.num_seeds) == (-0.0012, 0.0007, 5)
+    assert result.case == "pipegcn-gf gamma=0.95"
     assert (result.stand_in, result.same_graph) == ("amazon-computers", False)
     assert score_cells([result])[1] == ("pipegcn", "reddit×2", "pipegcn-gf", "+0.01", "-0.12±0.07", "amazon-computers")
 
@@ -107,8 +107,7 @@ def test_rows_of_one_log_have_one_table_and_bns_with_all_rows_is_vanilla() -> No
     result = only([row | {"unit": "x"} for row in (exact, log)], changed(own, options=""), own)
     assert result.published == pytest.approx(-2.0)
     assert result.method == "bns rate=0.01"
-    assert result.ours is not None
-    assert result.ours.case == "bns rate=0.01"  # a run without options had the rate 0.1
+    assert result.case == "bns rate=0.01"  # a run without options had the rate 0.1
 
 
 @pytest.mark.parametrize(
@@ -122,8 +121,8 @@ def test_rows_of_one_log_have_one_table_and_bns_with_all_rows_is_vanilla() -> No
     ],
 )
 def test_of_our_runs_the_one_with_the_papers_options_is_compared(options: tuple[str, ...], chosen: str | None) -> None:
-    ours = only([VANILLA, GF], *(changed(RUN, options=text) for text in options)).ours
-    assert (ours.case if ours else None) == chosen
+    result = only([VANILLA, GF], *(changed(RUN, options=text) for text in options))
+    assert (result.case if result.ours else None) == chosen
 
 
 def test_a_run_of_another_model_graph_or_method_is_not_compared() -> None:
@@ -216,6 +215,35 @@ def test_scores_are_read_as_they_were_written_and_bad_ones_are_refused(tmp_path:
         path.write_text(text.replace(old, new), encoding="utf-8")
         with pytest.raises(InputError, match=message):
             read_scores(path)
+
+
+def test_cases_of_a_study_become_scores_with_what_was_overridden_as_options() -> None:
+    seeds = tuple(SeedScores(seed=k, evaluated={9: {"val": 0.5, "test": 0.8 + 0.1 * k}}) for k in range(2))
+    vanilla = CaseScores(
+        label="vanilla", baseline="vanilla", settings={"method.name": "vanilla"}, chosen={}, seeds=seeds
+    )
+    slow = {"method.name": "digest-a", "method.interval": 10, "world.speed": {"0": 0.3}}
+    away = Difference(mean=-0.02, error=None, num_seeds=1)
+    async_ = replace(vanilla, label="slow", settings=slow, seeds=seeds[:1], difference=away)
+    of_async = replace(async_, label="other", baseline="slow")
+    failed = replace(vanilla, label="failed", seeds=())
+    tables = {"model": {"kind": "gcn"}, "cluster": {"gpus": 2}, "run": {"epochs": 7}}
+    own = own_scores("pubmed", [vanilla, async_, of_async, failed], build_scenario(tables, "a test"))
+    assert [(one.method, one.options, one.seeds, one.minus_vanilla, one.minus_vanilla_se) for one in own] == [
+        ("vanilla", "", 2, None, None),
+        ("digest-a", "interval=10 world.speed={'0':0.3}", 1, -0.02, None),
+        ("digest-a", "interval=10 world.speed={'0':0.3}", 1, None, None),  # not compared with vanilla
+    ]
+    assert (own[0].graph, own[0].model, own[0].ranks, own[0].epochs) == ("pubmed", "gcn", 2, 7)
+    assert (own[0].test_mean, own[0].test_std) == pytest.approx((0.85, 0.1 / 2**0.5))
+    assert own[1].chosen == {"interval": "10", "world.speed": "{'0':0.3}"}
+
+
+def test_a_run_of_one_seed_has_no_error_and_is_neither_close_nor_far() -> None:
+    result = only([VANILLA, GF], changed(RUN, seeds=1, test_std=None, minus_vanilla_se=None))
+    assert result.is_close is None
+    assert score_cells([result])[1][4] == "-0.12±?"
+    assert summarise_scores([result])["compared"] == 0
 
 
 def test_the_command_lists_scores_after_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
