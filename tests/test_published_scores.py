@@ -125,6 +125,14 @@ def test_of_our_runs_the_one_with_the_papers_options_is_compared(options: tuple[
     assert (result.case if result.ours else None) == chosen
 
 
+def test_a_preset_stands_for_its_options() -> None:
+    """Released code has an exchange of every layer under way: preset `code` does, the default and `paper` do not."""
+    row = GF | {"params": '{"lanes":"layer"}'}
+    runs = [changed(RUN, options=text) for text in ("", "preset=paper", "preset=code")]
+    assert only([VANILLA, row], *runs).case == "pipegcn-gf preset=code"
+    assert only([VANILLA, row], *runs[:2]).ours is None
+
+
 def test_a_run_of_another_model_graph_or_method_is_not_compared() -> None:
     others = ({"model": "gcn"}, {"graph": "pubmed"}, {"method": "pipegcn-f"}, {"minus_vanilla": None})
     result = only([VANILLA, GF], *(changed(RUN, **change) for change in others))
