@@ -63,7 +63,7 @@ accuracy: $(VENV)/.ready  ## the model's errors again, into docs/accuracy.md and
 	  $(BIN)/python benchmarks/into_docs.py validate
 	$(BIN)/halocast validate --profile reports-out/profile.toml --out reports-out/grid | sed -n '/^by /,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py grid
-	$(BIN)/halocast published --out reports-out/published | tee -a /dev/stderr | grep -E "^source|epoch_s|rows are|^Order" | \
+	$(BIN)/halocast published --out reports-out/published | tee -a /dev/stderr | grep -E "^source +method|epoch_s|rows are|^Order" | \
 	  $(BIN)/python benchmarks/into_docs.py published
 	$(BIN)/python benchmarks/accuracy.py reports-out/published/results.json reports-out/grid/validate.json
 	$(MAKE) examples

@@ -8,6 +8,7 @@ go on, or with --render-only to see what there is.
 
 import argparse
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from halocast.base.files import whole_file
 from halocast.reports.convergence import score_panels, score_table
 from halocast.reports.figures import Panel, draw_panels
 from halocast.study.convergence import Convergence, convergence
-from halocast.study.scenario import load_tables
+from halocast.study.own_scores import OwnScore, format_scores, own_scores, read_scores, shipped_scores
+from halocast.study.scenario import build_scenario, load_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ def heading(name: str, found: Convergence, args: argparse.Namespace) -> str:
     return f"{name}: {setting.layers} layers, {args.epochs or setting.epochs} epochs, {args.seeds} seeds{missing}"
 
 
+def scores_of(name: str, found: Convergence) -> list[OwnScore]:
+    return own_scores(name, found.rows, build_scenario(tomllib.loads(found.scenario), name))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of the graphs (.npz)")
@@ -104,15 +110,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, help="trainings side by side [one per core]")
     parser.add_argument("--results", type=Path, default=Path("reports-out/scores.sqlite"))
     parser.add_argument("--figure", type=Path, default=ROOT / "docs" / "images" / "scores.png")
+    parser.add_argument("--csv", type=Path, default=shipped_scores(), help="what `halocast published` reads")
     parser.add_argument("--render-only", action="store_true", help="train nothing: tell what the file has")
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     panels: list[Panel] = []
+    own = [score for score in read_scores(args.csv) if score.graph not in args.graphs]
     for name in args.graphs:
         found = study(name, projected(args.data / f"{name}.npz", args.results.parent), args)
         print(file=sys.stderr)
         print(heading(name, found, args), found.line(), "", score_table(found.rows), "", sep="\n", flush=True)
         panels += score_panels(found.rows, name)
+        own += scores_of(name, found)
+    if own:  # a file without results says nothing about the scores that are kept
+        args.csv.write_text(format_scores(own), encoding="utf-8")
     if panels:
         draw_panels(args.figure, panels)
 

@@ -8,22 +8,29 @@ import typer
 from halocast.cli.options import Json
 from halocast.cli.output import note, print_json, status
 from halocast.reports.published import text_summary
+from halocast.reports.published_scores import text_scores
 from halocast.study.published import published
 
 
 def published_command(
     data: Annotated[Path | None, typer.Option(help="Rows of figures as CSV [those that come with halocast].")] = None,
+    scores: Annotated[Path | None, typer.Option(help="Scores of runs as CSV [those that come with halocast].")] = None,
     json: Json = False,
     out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/published"),
 ) -> None:
-    """Predict published figures: errors by source and method, the order of methods, and a report directory."""
+    """Predict published figures: errors by source and method, the order of methods, and a report directory.
+
+    Published scores are listed at the end: what each method has above vanilla, there and in our own runs."""
     with status() as say:
-        study = published(data, out=out, say=say)
+        study = published(data, out=out, scores=scores, say=say)
     if json:
-        print_json({"rows": study.records(), "summary": study.summary})
+        listed = [score.as_dict() for score in study.scores]
+        print_json({"rows": study.records(), "scores": listed, "summary": study.summary})
         return
     print(text_summary(study.summary))
     print("\nNot predicted:")
     for reason, num in study.summary["not_predicted"].items():
         print(f"{num:5} {reason}")
+    if study.scores:
+        print("\n" + text_scores(study.scores, study.summary["scores"]))
     note(f"report: {out / 'report.md'}")

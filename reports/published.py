@@ -12,6 +12,14 @@ from typing import Any
 from halocast.base.files import whole_directory
 from halocast.reports.figures import Bars, Dot, draw_errors
 from halocast.reports.page.report import require_report_place
+from halocast.reports.published_scores import (
+    UNITS,
+    ScoreResult,
+    not_compared,
+    score_cells,
+    score_verdict,
+    stand_in_lines,
+)
 from halocast.reports.table import aligned, csv_table, markdown_rows
 
 ORDERED = ("epoch_s", "throughput", "speedup")  # metrics that put methods in order
@@ -159,15 +167,21 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     return said
 
 
-def write_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """Write the report directory, whole or not at all: report.md, results.csv, results.json and a figure."""
+def write_published(
+    path: Path, results: Sequence[PublishedResult], scores: Sequence[ScoreResult], summary: dict[str, Any]
+) -> None:
+    """Write the report directory, whole or not at all: report.md, a figure, results as CSV and JSON, scores as CSV."""
     require_report_place(path)
-    rows = [result.as_dict() for result in results]
+    rows, score_rows = [result.as_dict() for result in results], [score.as_dict() for score in scores]
+    texts = {
+        "results.csv": csv_table(rows),
+        "scores.csv": csv_table(score_rows),
+        "results.json": json.dumps({"rows": rows, "scores": score_rows, "summary": summary}, indent=1),
+        "report.md": _markdown(results, summary) + _markdown_scores(scores, summary["scores"]),
+    }
     with whole_directory(path) as directory:
-        (directory / "results.csv").write_text(csv_table(rows), encoding="utf-8")
-        text = json.dumps({"rows": rows, "summary": summary}, indent=1)
-        (directory / "results.json").write_text(text, encoding="utf-8")
-        (directory / "report.md").write_text(_markdown(results, summary), encoding="utf-8")
+        for name, text in texts.items():
+            (directory / name).write_text(text, encoding="utf-8")
         draw_published(directory / "published.svg", results, summary)
 
 
@@ -204,6 +218,26 @@ def _markdown(results: Sequence[PublishedResult], summary: dict[str, Any]) -> st
             "## Not predicted",
             "",
             markdown_rows([("rows", "reason"), *([str(num), why] for why, num in summary["not_predicted"].items())]),
+            "",
+        ]
+    )
+
+
+def _markdown_scores(scores: Sequence[ScoreResult], summary: dict[str, Any]) -> str:
+    if not scores:
+        return ""
+    return "\n".join(
+        [
+            "\n## Scores",
+            "",
+            score_verdict(summary),
+            "",
+            markdown_rows(score_cells(scores)),
+            "",
+            UNITS,
+            "",
+            *(f"- {line}" for line in stand_in_lines(scores)),
+            *(f"- {num} scores: {reason}." for reason, num in not_compared(summary).items()),
             "",
         ]
     )

@@ -14,9 +14,11 @@ from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
 from halocast.reports.page.report import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
+from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
 from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
+from halocast.study.own_scores import read_scores, shipped_scores
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.published_rows import (
     LIBRARIES_BYTES,
@@ -30,7 +32,9 @@ from halocast.study.published_rows import (
     params_of,
     read_rows,
     setting_of,
+    value_of,
 )
+from halocast.study.published_scores import is_score, score_results
 from halocast.study.showable import Showable
 from halocast.study.workload import Say, prepare, silent
 
@@ -46,13 +50,14 @@ HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kin
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class PublishedStudy(Showable):
-    """Published figures beside their predictions, and what the errors come to."""
+    """Published figures beside their predictions, what the errors come to, and published scores beside our runs'."""
 
     columns: ClassVar[tuple[str, ...]] = (
         *("source", "testbed", "gpus", "dataset", "model", "method", "metric", "value", "unit"),
         *("predicted", "error", "reason"),
     )
     results: tuple[PublishedResult, ...]
+    scores: tuple[ScoreResult, ...]
     summary: dict[str, Any]
 
     def line(self) -> str:
@@ -62,21 +67,31 @@ class PublishedStudy(Showable):
         return [result.as_dict() for result in self.results]
 
 
-def published(data: str | Path | None = None, *, out: str | Path | None = None, say: Say = silent) -> PublishedStudy:
+def published(
+    data: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    scores: str | Path | None = None,
+    say: Say = silent,
+) -> PublishedStudy:
     """Predict published figures: those of a CSV file, or those that come with the package.
 
-    `out` is a directory for the report: tables, a figure, and all rows.
+    `out` is a directory for the report: tables, a figure, and all rows. Published scores are not predicted but stand
+    beside those of our runs: `scores` is a file of them, instead of the one that comes with the package.
     """
     if out is not None:
         require_report_place(Path(out))
     path = own_figures() if data is None else Path(data)
     rows = read_rows(path)
     require(bool(rows), f"{path}: no rows")
-    results = predict_rows(rows, say)
-    study = PublishedStudy(results=tuple(results), summary=summarise_published(results))
+    require(scores is None or Path(scores).is_file(), f"no such file: {scores}")
+    own = read_scores(shipped_scores() if scores is None else Path(scores))
+    compared = tuple(score_results(rows, own))
+    results = tuple(predict_rows(rows, say))
+    summary = summarise_published(results) | {"scores": summarise_scores(compared)}
     if out is not None:
-        write_published(Path(out), study.results, study.summary)
-    return study
+        write_published(Path(out), results, compared, summary)
+    return PublishedStudy(results=results, scores=compared, summary=summary)
 
 
 def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult]:
@@ -87,7 +102,9 @@ def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult
 
 def _result(row: Row, book: "_Book") -> PublishedResult:
     try:
-        published, scale = _value(row), _scale(row)
+        if is_score(row):
+            raise InputError("a score: compared with our runs, not predicted")
+        published, scale = value_of(row), _scale(row)
         if row["method"] == PARTITION:
             return PublishedResult(
                 row=row, published=published, predicted=book.part_figure(row) / scale, how="sizes: from card"
@@ -110,13 +127,6 @@ def _result(row: Row, book: "_Book") -> PublishedResult:
         workload=setting.workload_key,
         setting=setting.key,
     )
-
-
-def _value(row: Row) -> float:
-    try:
-        return float(row["value"])
-    except ValueError:
-        raise InputError(f"value = {row['value']!r}: expected a number") from None
 
 
 def _scale(row: Row) -> float:

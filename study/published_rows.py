@@ -126,7 +126,7 @@ def read_rows(path: Path) -> list[Row]:
 def setting_of(row: Row) -> Setting:
     """The scenario and the cluster of a row; what is not stated or not known is an InputError that says so."""
     params = params_of(row)
-    name, options = _method(row, params)
+    name, options = method_of(row)
     _known_model(row)
     source = row["source"]
     tables: dict[str, dict[str, Any]] = {
@@ -172,11 +172,12 @@ def _as_run(source: str, cluster: Cluster) -> Cluster:
     return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
 
 
-def _method(row: Row, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def method_of(row: Row) -> tuple[str, dict[str, Any]]:
+    """The name that a row's method has here, and the options that make it that method."""
     name, options = VARIANTS.get(row["method"], (row["method"], {}))
     if name not in METHODS:
         raise InputError(f"method {row['method']!r} is not available")
-    same = SAME_COUNT.search(str(params.get("edges_dropped", "")))
+    same = SAME_COUNT.search(str(params_of(row).get("edges_dropped", "")))
     return name, {**options, **({"rate": float(same["rate"])} if same else {})}
 
 
@@ -210,6 +211,14 @@ def params_of(row: Row) -> dict[str, Any]:
     if not isinstance(params, dict):
         raise InputError(f"params = {row['params']!r}: expected an object")
     return params
+
+
+def value_of(row: Row) -> float:
+    """The published figure of a row, in its unit."""
+    try:
+        return float(row["value"])
+    except ValueError:
+        raise InputError(f"value = {row['value']!r}: expected a number") from None
 
 
 def number(row: Row, key: str, default: int | None = None) -> int:

@@ -301,7 +301,8 @@ def test_the_command_prints_every_row_and_writes_a_report(tmp_path: Path, capsys
     assert printed["rows"][0]["error"] == pytest.approx(printed["rows"][0]["predicted"] / 0.5 - 1)
     assert printed["rows"][2]["predicted"] is None
     assert printed["summary"]["order"]["pairs"] == 1
-    assert sorted(path.name for path in out.iterdir()) == ["published.svg", "report.md", "results.csv", "results.json"]
+    files = ["published.svg", "report.md", "results.csv", "results.json", "scores.csv"]
+    assert sorted(path.name for path in out.iterdir()) == files
     assert run(["published", "--data", str(data), "--out", str(out)]) == 0
     assert "2 of 3 rows are predicted." in capsys.readouterr().out
 
