@@ -1,7 +1,7 @@
 """Seeded samples of a part: boundary rows drawn by their owner, edges drawn by their receiver, and what then remains.
 
-Every draw has a counter-based stream of its own, named by (seed, use, rank, epoch): it does not depend on how many
-processes there are, on the order of calls or on other draws.
+Every draw has a counter-based stream of its own, named by (seed, use, rank, epoch, layer): it does not depend on how
+many processes there are, on the order of calls or on other draws.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,11 @@ class Use(IntEnum):
     CACHE = 3
 
 
-def stream(use: Use, seed: int, rank: int, epoch: int = 0) -> np.random.Generator:
-    """The random generator of one draw: of a use, a seed, a rank and an epoch."""
+def stream(use: Use, seed: int, rank: int, epoch: int = 0, layer: int = 0) -> np.random.Generator:
+    """The random generator of one draw: of a use, a seed, a rank, an epoch and, where layers draw apart, a layer."""
     require(min(seed, rank, epoch) >= 0, f"sampling: seed, rank, epoch = {seed}, {rank}, {epoch}; legal: 0 or more")
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(use, rank, epoch))))
+    key = (use, rank, epoch, layer) if layer else (use, rank, epoch)
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,9 +179,9 @@ def drop_probabilities(candidates: Mask, num_dropped: int) -> Reals:
     return np.where(candidates, 1 - share, 1.0)
 
 
-def draw_edges(p: Reals, *, seed: int, rank: int, epoch: int) -> Mask:
+def draw_edges(p: Reals, *, seed: int, rank: int, epoch: int, layer: int = 0) -> Mask:
     """Which edges are sampled: each by itself with its own probability."""
-    return stream(Use.EDGES, seed, rank, epoch).random(len(p)) < p
+    return stream(Use.EDGES, seed, rank, epoch, layer).random(len(p)) < p
 
 
 class Weighting(StrEnum):

@@ -119,12 +119,13 @@ class _Sampled(SampledEpoch):
     """An epoch like vanilla's after the draw; the graph is rebuilt when a layer needs it first."""
 
     def begin(self) -> list[Op]:
-        return [self.sample(()), self.exchange_ids()]
+        (layer,) = self.drawn_layers
+        return [self.sample(layer, ()), self.exchange_ids(layer)]
 
     def rows_made(self, layer: int) -> After:
         """The waits of a layer's input rows; features wait for the draw alone, which is this epoch's."""
         return super().rows_made(layer) if layer else ()
 
     def fetch(self, layer: int) -> list[Op]:
-        first = layer == self.part.spec.exchanged_layers[0]
-        return [*super().fetch(layer), self.rebuild()] if first else super().fetch(layer)
+        first = layer in self.drawn_layers
+        return [*super().fetch(layer), self.rebuild(layer)] if first else super().fetch(layer)

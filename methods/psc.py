@@ -4,8 +4,11 @@ Every node samples its neighbours, the important ones more often; what matters i
 from rows of past epochs. Features of halo nodes that are needed often stay where they are needed (a cache).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +39,20 @@ ODDS_BYTES = 4
 ROUNDS = 3  # over all edges, until a row's probabilities no longer exceed 1: later ones have few rows
 
 
+class Draws(StrEnum):
+    """The number of draws per epoch."""
+
+    ONE = "one"  # for all layers
+    EACH = "each"  # every layer its own
+
+
+class Lengths(StrEnum):
+    """The rows whose lengths say how much a neighbour matters."""
+
+    PRODUCT = "product"  # after the matrix of their layer, as they enter the sum
+    ROWS = "rows"  # as they are sent
+
+
 class Wait(StrEnum):
     JUST_IN_TIME = "just_in_time"
     BARRIER = "barrier"  # an epoch begins when all its rows are there
@@ -47,7 +64,9 @@ class Options:
     eps: float = 0.1  # the share of its neighbours a node samples
     least: int = 1  # and how many at the least, on average
     refresh: int = 10  # epochs between estimates of what matters; 0: never, all rows count as equally long
-    weighting: Weighting = Weighting.INVERSE
+    weighting: Weighting = Weighting.SAMPLED_DEGREE
+    draws: Draws = Draws.ONE
+    lengths: Lengths = Lengths.PRODUCT
     cache: float = 0.0  # the share of halo rows whose features stay
     policy: CachePolicy = CachePolicy.INCLUSION
     wait: Wait = Wait.JUST_IN_TIME
@@ -62,6 +81,17 @@ class Options:
         require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
         late = self.wait is Wait.JUST_IN_TIME or self.tau >= 1
         require(late, "wait = barrier: needs tau of at least 1, or an epoch would wait for rows it makes itself")
+
+
+# the rule that the paper states, and that of the code its authors released
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "paper": MappingProxyType(
+            {"weighting": "inverse", "lengths": "product", "refresh": 10, "least": 0, "wait": "just_in_time"}
+        ),
+        "code": MappingProxyType({"weighting": "sampled_degree", "lengths": "rows", "wait": "barrier"}),
+    }
+)
 
 
 def psc(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Numbers.FLOAT32) -> Schedule:
@@ -94,7 +124,7 @@ def _warnings(spec: ModelSpec, options: Options) -> tuple[tuple[str, str], ...]:
 def _epoch(full: PartOps, sizes: tuple[Halo, Halo], options: Options) -> "_Ahead":
     spec = full.spec
     words: dict[str, object] = {"eps": options.eps, "least": options.least, "symmetric": int(spec.symmetric)}
-    words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting}
+    words |= {"seed": options.seed, "ahead": options.tau, "weighting": options.weighting, "lengths": options.lengths}
     if _caches(spec, options):
         words |= {"cache": options.cache, "policy": options.policy}
     part, misses = (replace(full, halo=some) for some in sizes)
@@ -106,7 +136,8 @@ def _epoch(full: PartOps, sizes: tuple[Halo, Halo], options: Options) -> "_Ahead
         draw="sample_edges",
         params=tuple((key, str(word)) for key, word in words.items()),
         by_receiver=True,
-        weighted=options.weighting is Weighting.INVERSE and options.eps < 1,
+        weighted=options.eps < 1,
+        each=options.draws is Draws.EACH,
         lag=options.tau,
         lane=Lane.SAMPLE,
         id_lane=Lane.SAMPLE,
@@ -130,22 +161,25 @@ class _Ahead(SampledEpoch):
         return self._with_barrier(ops) if self.options.wait is Wait.BARRIER else ops
 
     def begin(self) -> list[Op]:
-        return [self._sample(), self._twice(self.exchange_ids(), LACKS), self.rebuild()]
+        ops = list[Op]()
+        for layer in self.drawn_layers:
+            ops += [self._sample(layer), self._twice(self.exchange_ids(layer), layer, LACKS), self.rebuild(layer)]
+        return ops
 
-    def _sample(self) -> Op:
-        waits: tuple[tuple[str, int], ...] = (("step", 1),)
-        if not self.options.refresh:
-            return self._twice(self.sample(waits), MISSES)
-        return self._twice(self.sample((*waits, ("weigh", 1)), (ODDS,)), MISSES)
+    def _sample(self, layer: int) -> Op:
+        waits, reads = (("step", 1), ("weigh", 1)), (ODDS,)
+        op = self.sample(layer, waits, reads) if self.options.refresh else self.sample(layer, waits[:1])
+        return self._twice(op, layer, MISSES)
 
-    def _twice(self, op: Op, missing: str) -> Op:
-        """The op with a second result where there is a cache: the ids of layer 0, which those of the others tell."""
-        return replace(op, writes=(*op.writes, missing)) if self.caches else op
+    def _twice(self, op: Op, layer: int, missing: str) -> Op:
+        """The op with a second result where there is a cache: the ids of layer 0 that are not in it."""
+        return replace(op, writes=(*op.writes, missing)) if self.caches and layer == 0 else op
 
     def fetch(self, layer: int) -> list[Op]:
         if layer > 0 or not self.caches:
             return super().fetch(layer)
-        sent = self.misses.exchange(0, (*self.rows_made(0), (self.draw, 0), ("exchange_ids", 0)))
+        drawn = ((self.of(self.draw, 0), 0), (self.of("exchange_ids", 0), 0))
+        sent = self.misses.exchange(0, (*self.rows_made(0), *drawn))
         assert isinstance(sent.work, Exchange)
         sent = replace(sent, work=replace(sent.work, matrix=MISSED), reads=(*sent.reads, LACKS, MISSES))
         return [sent, self._recall()]
@@ -161,23 +195,19 @@ class _Ahead(SampledEpoch):
         """The op that joins received rows and cached ones."""
         part, lag = self.part, self.options.tau
         kernels: Kernels = (("gather", (part.size.num_halo, part.spec.num_features)),)
-        waits = (("exchange.0", lag), (self.draw, lag))
-        op = part.compute("recall.0", kernels, ("halo.0", NEEDS, CACHE), ("rows.0", CACHE), waits)
+        waits = (("exchange.0", lag), (self.of(self.draw, 0), lag))
+        op = part.compute("recall.0", kernels, ("halo.0", self.of(NEEDS, 0), CACHE), ("rows.0", CACHE), waits)
         return replace(op, carries=True)
 
     def _weigh(self) -> Op:
         """The op that finds how much every neighbour's rows matter, and from it the probabilities of the edges."""
         part, lag, every = self.part, self.options.tau, self.options.refresh
-        layers = part.spec.exchanged_layers
-        halo = tuple(f"halo.{layer}" for layer in layers)
-        waits = tuple((f"exchange.{layer}", lag) for layer in layers)
-        op = part.compute(
-            "weigh",
-            self._weighing(),
-            (*(f"h.{layer}" for layer in layers), *halo, NEEDS, NORMS),
-            (ODDS, NORMS),
-            (*waits, (self.draw, lag)),
-        )
+        layers, drawn = part.spec.exchanged_layers, self.drawn_layers
+        rows = tuple(f"{name}.{layer}" for name in ("h", "halo") for layer in layers)
+        reads = (*rows, *(self.of(NEEDS, layer) for layer in drawn), NORMS)
+        awaited = (*(f"exchange.{layer}" for layer in layers), *(self.of(self.draw, layer) for layer in drawn))
+        waits = tuple((name, lag) for name in awaited)
+        op = part.compute("weigh", self._weighing(), reads, (ODDS, NORMS), waits)
         op = replace(op, every=every, offset=every - 1, work=replace(op.work, params=self.params))
         return _instead(op) if self.caches else op
 
@@ -186,8 +216,11 @@ class _Ahead(SampledEpoch):
         rows, widths = part.size.num_inner + part.size.num_halo, part.spec.widths
         kernels: list[tuple[str, tuple[int, ...]]] = []
         for layer in part.spec.exchanged_layers:
-            kernels.append(("gemm", (rows, widths[layer], widths[layer + 1])))
-            kernels.append(("elementwise", (rows * widths[layer + 1], 1)))
+            width = widths[layer]
+            if self.options.lengths is Lengths.PRODUCT:
+                kernels.append(("gemm", (rows, width, widths[layer + 1])))
+                width = widths[layer + 1]
+            kernels.append(("elementwise", (rows * width, 1)))
         return (*kernels, ("gather", (edges, 1)), *[("draw", (edges, 4))] * ROUNDS)
 
     def _with_barrier(self, ops: list[Op]) -> list[Op]:

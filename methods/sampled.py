@@ -1,8 +1,9 @@
 """What sampling methods share: an epoch's draw, the ids that travel, the local graph that is rebuilt, scaled sizes.
 
 Buffers: `sends` are the ids of the rows a rank sends, `needs` those of the halo rows it gets, `graph` is the local
-graph over them. Rows may be drawn by their owner, who tells the receiver, or edges by their receiver, who asks the
-owner for the rows he needs. A draw is for `lag` epochs later; what travelled with it is used then, too.
+graph over them; where every layer draws for itself, each has its own, `sends.1`. Rows may be drawn by their owner, who
+tells the receiver, or edges by their receiver, who asks the owner for the rows he needs. A draw is for `lag` epochs
+later; what travelled with it is used then, too.
 """
 
 from dataclasses import dataclass, replace
@@ -63,63 +64,76 @@ class SampledEpoch(Epoch):
     announced: bool = True  # how many rows travel differs from epoch to epoch, so that it has to be said
     weighted: bool = False  # every edge that is left has a weight of its own
     lane: Lane = Lane.COMPUTE  # of the draws
+    each: bool = False  # every layer has a draw of its own
     id_lane: Lane = Lane.HALO
     grad_lane: Lane = Lane.HALO
 
-    def sample(self, after: After, reads: tuple[str, ...] = ()) -> Op:
+    @property
+    def drawn_layers(self) -> tuple[int, ...]:
+        """The layers that have a draw; the first one's serves them all, unless each has its own."""
+        layers = tuple(self.part.spec.exchanged_layers)
+        return layers if self.each else layers[:1]
+
+    def of(self, name: str, layer: int) -> str:
+        """The name of a layer's own buffer or op, where it has its own."""
+        return f"{name}.{layer}" if self.each else name
+
+    def sample(self, layer: int, after: After, reads: tuple[str, ...] = ()) -> Op:
         count = self.full.size.num_edges if self.by_receiver else self.full.num_sent
         return Op(
-            name=self.draw,
+            name=self.of(self.draw, layer),
             rank=self.part.rank,
             lane=self.lane,
             work=Sample(kernels=ir_kernels(draw_numbers(count)), params=self.params),
             reads=reads,
-            writes=(NEEDS if self.by_receiver else SENDS,),
+            writes=(self.of(NEEDS if self.by_receiver else SENDS, layer),),
             after=after,
         )
 
-    def exchange_ids(self) -> Op:
+    def exchange_ids(self, layer: int) -> Op:
         """The op by which the end that drew tells the other."""
         drawn, named = (NEEDS, SENDS) if self.by_receiver else (SENDS, NEEDS)
         matrix = ASKED if self.announced else DRAWN
         return Op(
-            name="exchange_ids",
+            name=self.of("exchange_ids", layer),
             rank=self.part.rank,
             lane=self.id_lane,
             work=Exchange(matrix=matrix, transposed=self.by_receiver, row_bytes=ID_BYTES, bits=8 * ID_BYTES),
-            reads=(drawn,),
-            writes=(named,),
-            after=((self.draw, 0),),
+            reads=(self.of(drawn, layer),),
+            writes=(self.of(named, layer),),
+            after=((self.of(self.draw, layer), 0),),
         )
 
-    def rebuild(self) -> Op:
+    def rebuild(self, layer: int) -> Op:
         kernels: Kernels = (("build", (built_rows(self.full.size.num_edges, self.part.size.num_edges), 1)),)
-        waits = ((self.draw if self.by_receiver else "exchange_ids", 0),)
-        op = self.part.compute("rebuild", kernels, (NEEDS,), (GRAPH,), waits)
+        waits = ((self.of(self.draw if self.by_receiver else "exchange_ids", layer), 0),)
+        reads, writes = (self.of(NEEDS, layer),), (self.of(GRAPH, layer),)
+        op = self.part.compute(self.of("rebuild", layer), kernels, reads, writes, waits)
         params = () if self.by_receiver else self.params  # who draws edges knows what they weigh
         return replace(op, lane=self.lane, work=replace(op.work, params=params))
 
     def fetch(self, layer: int) -> list[Op]:
-        return [self._picked(op, 0) for op in super().fetch(layer)]
+        return [self._picked(op, layer, 0) for op in super().fetch(layer)]
 
     def give_back(self, layer: int) -> list[Op]:
         """Gradients of the rows of this epoch's graph, which was drawn `lag` epochs ago."""
-        return [replace(self._picked(op, self.lag), lane=self.grad_lane) for op in super().give_back(layer)]
+        return [replace(self._picked(op, layer, self.lag), lane=self.grad_lane) for op in super().give_back(layer)]
 
-    def _picked(self, op: Op, lag: int) -> Op:
+    def _picked(self, op: Op, layer: int, lag: int) -> Op:
         assert isinstance(op.work, Exchange)
         return replace(
             op,
             work=replace(op.work, matrix=DRAWN),
-            reads=(*op.reads, SENDS, NEEDS),
-            after=(*op.after, (self.draw, lag), ("exchange_ids", lag)),
+            reads=(*op.reads, self.of(SENDS, layer), self.of(NEEDS, layer)),
+            after=(*op.after, (self.of(self.draw, layer), lag), (self.of("exchange_ids", layer), lag)),
         )
 
     def forward(self, layer: int) -> Op:
         op = self._whole(super().forward(layer), layer, ())
         if not self.part.exchanges(layer):
             return op
-        return self._weighed(replace(op, reads=(*op.reads, GRAPH), after=(*op.after, ("rebuild", self.lag))))
+        built = (self.of("rebuild", layer), self.lag)
+        return self._weighed(replace(op, reads=(*op.reads, self.of(GRAPH, layer)), after=(*op.after, built)))
 
     def _weighed(self, op: Op) -> Op:
         """The op with the kernel of weighted sums over neighbours, where edges have weights."""
@@ -135,9 +149,9 @@ class SampledEpoch(Epoch):
         if self.part.returns(layer + 1):
             added = arithmetic.add_rows(self.part.num_sent, self.part.spec.widths[layer + 1])
             sent = "exchange_ids" if self.by_receiver else self.draw
-            reads, waits = [SENDS], [(sent, 2 * self.lag)]
+            reads, waits = [self.of(SENDS, layer + 1)], [(self.of(sent, layer + 1), 2 * self.lag)]
         if self.part.exchanges(layer):
-            reads, waits = [*reads, GRAPH], [*waits, ("rebuild", self.lag)]
+            reads, waits = [*reads, self.of(GRAPH, layer)], [*waits, (self.of("rebuild", layer), self.lag)]
         op = self._whole(super().backward(layer), layer, added)
         op = self._weighed(op) if self.part.exchanges(layer) else op
         return replace(op, reads=(*op.reads, *reads), after=(*op.after, *waits))
@@ -163,7 +177,11 @@ class SampledEpoch(Epoch):
             (GRAPH, self._graph_bytes(), Rows.GRAPH),
         ]
         rank = self.part.rank
-        return [*average, *(Buffer(name=name, rank=rank, num_bytes=size, rows=rows) for name, size, rows in drawn)]
+        return average + [
+            Buffer(name=self.of(name, layer), rank=rank, num_bytes=num_bytes, rows=rows)
+            for layer in self.drawn_layers
+            for name, num_bytes, rows in drawn
+        ]
 
     def _graph_bytes(self) -> int:
         """Bytes of CSR in both directions with a weight per edge, the columns' degrees, and the scale of halo rows."""

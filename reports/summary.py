@@ -4,6 +4,7 @@ A field is named as its key in the JSON. Optional parts are None and have no key
 those of the summary it is part of. `Summary.from_dict(summary.as_dict()) == summary`, also through JSON text.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
@@ -17,7 +18,7 @@ from halocast.reports.critical import Share, critical_path, last_window, shares
 from halocast.reports.metrics import Metrics, measure
 from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
 from halocast.schedule.check import staleness
-from halocast.schedule.ir import Exchange, Ints, Reals, Rows, Schedule
+from halocast.schedule.ir import Exchange, Ints, Kind, Op, Reals, Rows, Schedule
 from halocast.schedule.trace import Trace
 
 T = TypeVar("T")
@@ -409,24 +410,31 @@ def _whole(value: float) -> float:
 def drawn_traffic(schedule: Schedule) -> DrawnTraffic | None:
     """The spread of an epoch's bytes, and of the rows of the pairs with the most; None where all sizes are fixed.
 
-    All exchanges of an epoch follow one draw, so the deviations of a pair's bytes add; rows of different pairs are
-    drawn independently, so their variances do.
+    The deviations of a pair's bytes add over exchanges that follow one draw; pairs, and draws, are independent of each
+    other, so their variances do.
     """
     drawn = {matrix.name: (matrix.counts, matrix.spread) for matrix in schedule.matrices if matrix.spread is not None}
     if not drawn:
         return None
-    works = {op.name: op.work for op in schedule.ops}
-    row_bytes = {name: (w.matrix, w.row_bytes) for name, w in works.items() if isinstance(w, Exchange)}
-    sizes = [(num_bytes, *drawn[name]) for name, num_bytes in row_bytes.values() if name in drawn]
-    total = float(sum(num_bytes * counts.sum() for num_bytes, counts, _ in sizes))
-    deviation = sum(num_bytes * spread for num_bytes, _, spread in sizes)
-    std = float(np.sqrt(np.square(deviation).sum()))
+    total, deviations = 0.0, defaultdict[str, Reals | float](float)
+    for op in {op.name: op for op in schedule.ops}.values():
+        if isinstance(op.work, Exchange) and op.work.matrix in drawn:
+            counts, spread = drawn[op.work.matrix]
+            total += op.work.row_bytes * float(counts.sum())
+            deviations[_draw_of(schedule, op)] += op.work.row_bytes * spread
+    std = float(np.sqrt(sum(np.square(deviation).sum() for deviation in deviations.values())))
     return DrawnTraffic(
         drawn_bytes=total,
         drawn_bytes_std=std,
         drawn_bytes_band=(max(0.0, total - SIGMAS * std), total + SIGMAS * std),
         drawn_rows=tuple(pair for name in sorted(drawn) for pair in _drawn_pairs(name, *drawn[name])),
     )
+
+
+def _draw_of(schedule: Schedule, op: Op) -> str:
+    """The op that draws the ids which an exchange moves or follows."""
+    writers = (writer for name in op.reads for writer in schedule.writers(op.rank, name))
+    return next(writer.name for writer in writers if writer.kind is Kind.SAMPLE)
 
 
 def _drawn_pairs(name: str, counts: Ints, spread: Reals) -> list[DrawnPair]:

@@ -20,7 +20,7 @@ from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Graph, build_parts
 from halocast.graph.inclusion import CachePolicy, Important, choose_cache, edge_probabilities, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
-from halocast.methods.psc import Wait
+from halocast.methods.psc import Draws, Wait
 from halocast.models.spec import ModelKind
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Exchange
@@ -38,22 +38,31 @@ def run(directory: Path, method: str = "psc", model: dict[str, Any] | None = Non
 
 
 @pytest.mark.parametrize(
-    ("tau", "model"), [(0, {}), (1, {}), (2, {"kind": ModelKind.GCN}), (1, {"kind": ModelKind.GAT, "heads": 2})]
+    ("tau", "model", "draws"),
+    [
+        (0, {}, Draws.ONE),
+        (1, {}, Draws.EACH),
+        (2, {"kind": ModelKind.GCN}, Draws.ONE),
+        (1, {"kind": ModelKind.GAT, "heads": 2}, Draws.ONE),
+        (1, {"kind": ModelKind.GCNII, "layers": 4}, Draws.ONE),
+    ],
 )
-def test_with_all_edges_it_is_a_pipeline_of_that_lag(tmp_path: Path, tau: int, model: dict[str, Any]) -> None:
+def test_with_all_edges_it_is_a_pipeline_of_that_lag(
+    tmp_path: Path, tau: int, model: dict[str, Any], draws: Draws
+) -> None:
     """Without lag, vanilla; bit for bit, since rows and edges keep their order."""
     expected = run(tmp_path / "pipegcn", "pipegcn", model, options={"lag": tau}, epochs=7)
-    found = run(tmp_path / "psc", "psc", model, options={"tau": tau, "eps": 1.0}, epochs=7)
+    found = run(tmp_path / "psc", "psc", model, options={"tau": tau, "eps": 1.0, "draws": draws}, epochs=7)
     assert found.run.losses == expected.run.losses
     assert found.run.weight_hashes == expected.run.weight_hashes
 
 
-def drawn(epoch: int, weighting: Weighting, symmetric: bool) -> tuple[Dense, Dense]:
+def drawn(epoch: int, layer: int, weighting: Weighting, symmetric: bool) -> tuple[Dense, Dense]:
     """The edges inside parts and across them with their weights, from the first epoch on."""
     weights = []
     for part in PARTS:
         p = Important(eps=EPS, symmetric=symmetric).of(part)
-        kept = draw_edges(p, seed=3, rank=part.rank, epoch=epoch)
+        kept = draw_edges(p, seed=3, rank=part.rank, epoch=epoch, layer=layer)
         weights.append(np.zeros(part.num_edges))
         weights[-1][kept] = edge_weights(weighting, part.indptr, p, kept)
     matrix = with_edges(GRAPH, PARTS, weights)
@@ -62,45 +71,52 @@ def drawn(epoch: int, weighting: Weighting, symmetric: bool) -> tuple[Dense, Den
 
 
 @pytest.mark.parametrize(
-    ("tau", "weighting", "kind"),
+    ("tau", "weighting", "kind", "draws"),
     [
-        (0, Weighting.INVERSE, ModelKind.GCN),
-        (1, Weighting.INVERSE, ModelKind.SAGE),
-        (2, Weighting.SAMPLED_DEGREE, ModelKind.SAGE),
+        (0, Weighting.INVERSE, ModelKind.GCN, Draws.ONE),
+        (1, Weighting.INVERSE, ModelKind.SAGE, Draws.ONE),
+        (2, Weighting.SAMPLED_DEGREE, ModelKind.SAGE, Draws.ONE),
+        (0, Weighting.SAMPLED_DEGREE, ModelKind.SAGE, Draws.EACH),
+        (1, Weighting.SAMPLED_DEGREE, ModelKind.GCN, Draws.EACH),
+        (2, Weighting.INVERSE, ModelKind.SAGE, Draws.EACH),
     ],
 )
 def test_every_epoch_is_trained_on_the_edges_that_were_drawn_for_it(
-    tmp_path: Path, tau: int, weighting: Weighting, kind: ModelKind
+    tmp_path: Path, tau: int, weighting: Weighting, kind: ModelKind, draws: Draws
 ) -> None:
-    options = {"tau": tau, "eps": EPS, "refresh": 0, "seed": 3, "weighting": weighting}
+    """By all layers, or by each; the halo rows of the first epochs are zeros, and count as neighbours."""
+    options = {"tau": tau, "eps": EPS, "refresh": 0, "seed": 3, "weighting": weighting, "draws": draws}
     found = run(tmp_path, model={"kind": kind}, options=options, epochs=7)
     spec = spec_for(GRAPH, kind=kind)
-    losses, weights = train_stale(
-        GRAPH, spec, lambda epoch: drawn(epoch, weighting, kind is ModelKind.GCN), lag=tau, num_epochs=7
-    )
+
+    def matrices(epoch: int, layer: int) -> tuple[Dense, Dense]:
+        return drawn(epoch, layer if draws is Draws.EACH else 0, weighting, kind is ModelKind.GCN)
+
+    losses, weights = train_stale(GRAPH, spec, matrices, lag=tau, num_epochs=7)
     assert np.allclose(found.run.losses, losses, rtol=1e-10, atol=0)
     for own in found.weights:
         assert (own - weights).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize(
-    ("policy", "tau", "refresh", "device"),
+    ("policy", "tau", "refresh", "device", "draws"),
     [
-        (CachePolicy.INCLUSION, 2, 2, "cpu"),
-        (CachePolicy.DEGREE, 1, 3, "twin"),
-        (CachePolicy.RANDOM, 0, 0, "cpu"),
+        (CachePolicy.INCLUSION, 2, 2, "cpu", Draws.ONE),
+        (CachePolicy.DEGREE, 1, 3, "twin", Draws.ONE),
+        (CachePolicy.RANDOM, 0, 0, "cpu", Draws.ONE),
+        (CachePolicy.INCLUSION, 1, 2, "cpu", Draws.EACH),
     ],
 )
 def test_a_cache_changes_no_input_of_any_layer(
-    tmp_path: Path, policy: CachePolicy, tau: int, refresh: int, device: str
+    tmp_path: Path, policy: CachePolicy, tau: int, refresh: int, device: str, draws: Draws
 ) -> None:
     """Also where copies to and from a device are as late as they may be."""
-    options = {"tau": tau, "eps": EPS, "refresh": refresh, "policy": policy}
+    options = {"tau": tau, "eps": EPS, "refresh": refresh, "policy": policy, "draws": draws}
     without = run(tmp_path / "without", options=options, epochs=9)
     cached = run(tmp_path / "with", options={**options, "cache": 0.4}, epochs=9, device=device)
     assert cached.run.weight_hashes == without.run.weight_hashes
     assert bytes_of(cached, "exchange.0") < bytes_of(without, "exchange.0")
-    for name in ("exchange.1", "exchange.2", "exchange_grad.1", "exchange_ids"):
+    for name in ("exchange.1", "exchange.2", "exchange_grad.1", "exchange_ids", "exchange_ids.0", "exchange_ids.1"):
         assert bytes_of(cached, name) == bytes_of(without, name)
 
 

@@ -1,6 +1,7 @@
 """Samples of a part against plain Python sets, exact variances and fixed literals."""
 
 from fractions import Fraction
+from itertools import product
 from math import sqrt
 from pathlib import Path
 
@@ -111,8 +112,8 @@ def test_a_sample_is_what_it_has_always_been() -> None:
     assert np.flatnonzero(kept).tolist() == [0, 2, 3, 6, 9, 11, 12]
 
 
-def test_streams_of_different_uses_seeds_ranks_and_epochs_differ() -> None:
-    keys = [(use, seed, rank, epoch) for use in Use for seed in (0, 1, 2**32) for rank in (0, 1) for epoch in (0, 1)]
+def test_streams_of_different_uses_seeds_ranks_epochs_and_layers_differ() -> None:
+    keys = list(product(Use, (0, 1, 2**32), (0, 1), (0, 1), (0, 1, 2)))
     assert len({stream(*key).random() for key in keys}) == len(keys)
 
 

@@ -31,9 +31,10 @@ from halocast.graph.inclusion import (
     halo_inclusion,
     law_of_card,
 )
-from halocast.graph.sampling import Draw, self_loops
+from halocast.graph.sampling import Draw, Weighting, self_loops
 from halocast.methods import METHODS
 from halocast.methods.bns import Mean, What
+from halocast.methods.psc import Draws
 from halocast.models.spec import ModelKind, ModelSpec
 from halocast.reports.summary import drawn_traffic
 from halocast.schedule.check import check, problems, staleness
@@ -52,6 +53,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *(("bns", {"rate": 0.3, "draw": draw, "mean": Mean.RENORMALISED}) for draw in Draw),
     *(("psc", {"tau": tau, "eps": 0.2}) for tau in (0, 1, 3)),
     *(("psc", {"cache": 0.3, "policy": policy}) for policy in CachePolicy),
+    *(("psc", {"cache": 0.3, "draws": Draws.EACH, "tau": tau}) for tau in (0, 2)),
 ]
 
 
@@ -219,7 +221,8 @@ def test_a_card_expects_fewer_misses_the_larger_the_cache(policy: CachePolicy) -
     ("method", "options", "kind"),
     [
         ("psc", {}, "spmm_weighted"),
-        ("psc", {"weighting": "sampled_degree"}, "spmm"),
+        ("psc", {"weighting": Weighting.INVERSE, "draws": Draws.EACH}, "spmm_weighted"),
+        ("psc", {"eps": 1.0}, "spmm"),
         ("bns", {"what": What.EDGES}, "spmm_weighted"),
         ("bns", {}, "spmm"),
         ("bns", {"mean": Mean.RENORMALISED}, "spmm_weighted"),
@@ -258,6 +261,21 @@ def test_the_band_of_an_epochs_bytes_is_that_of_independent_pairs() -> None:
     assert drawn.drawn_bytes_band == pytest.approx((drawn.drawn_bytes - 2 * std, drawn.drawn_bytes + 2 * std))
     assert len([pair for pair in drawn.drawn_rows if pair.matrix == "drawn"]) == 8
     assert drawn_traffic(make("bns", draw=Draw.FLOOR)) is None
+
+
+def test_layers_that_draw_for_themselves_spread_independently() -> None:
+    """Layer 0's rows go forward, with an id; those of the others come back, too."""
+    one, each = make("psc", eps=0.2), make("psc", eps=0.2, draws=Draws.EACH)
+    traffic = drawn_traffic(each)
+    assert traffic is not None
+    spread = one.matrices[0].spread
+    assert spread is not None
+    layers = [8 + 4 * 12, 8 + 4 * 2 * 16, 8 + 4 * 2 * 16]
+    pairs = float(np.sqrt((spread**2).sum()))
+    assert traffic.drawn_bytes_std == pytest.approx(pairs * np.sqrt(np.square(layers).sum()))
+    ids = sent(one, "exchange_ids")
+    assert [sent(each, f"exchange_ids.{layer}") for layer in range(3)] == [ids] * 3
+    assert all(sent(one, f"exchange.{layer}") == sent(each, f"exchange.{layer}") for layer in range(3))
 
 
 @pytest.mark.parametrize("tau", [0, 1, 3])

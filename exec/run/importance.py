@@ -47,17 +47,18 @@ def sample_edges(state: RankState, op: Op, epoch: int) -> int:
     """Draw the edges of a coming epoch, each with its own probability, and the halo rows they need."""
     params = dict(op.work.params)
     version, p = _odds(state, op, epoch)
-    ids = _drawn(state, params, p, epoch)
-    if "cache" in params:
+    ids = _drawn(state, op, p, epoch)
+    if len(op.writes) > 1:
         ids = _planned(state, params, version, p, ids)
         state.put(op, op.writes[1], _without_cached(state, ids), epoch)
     state.put(op, op.writes[0], ids, epoch)
     return 0
 
 
-def _drawn(state: RankState, params: Mapping[str, str], p: Reals, epoch: int) -> Ids:
-    part = state.part
-    kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]))
+def _drawn(state: RankState, op: Op, p: Reals, epoch: int) -> Ids:
+    params, part = dict(op.work.params), state.part
+    layer = op.index[0] if op.index else 0
+    kept = draw_edges(p, seed=int(params["seed"]), rank=part.rank, epoch=epoch + int(params["ahead"]), layer=layer)
     weights = edge_weights(Weighting(params["weighting"]), part.indptr, p, kept)
     return edge_ids(state, kept, weights if (weights != 1).any() else None)
 
@@ -76,20 +77,19 @@ def draw_ahead(state: RankState) -> None:
 
 def _draw_before(state: RankState, op: Op, instance: int) -> None:
     """Put the results of a draw, and of the ops that follow from it, in the place of an instance before the first."""
-    ids = _drawn(state, dict(op.work.params), _odds(state, op, -1)[1], instance)
+    ids = _drawn(state, op, _odds(state, op, -1)[1], instance)
     sent = tell_once(state, ids)
     for name in op.writes:  # nothing is in a cache yet
         state.values[name][instance] = ids
     for reader in (reader for name in op.writes for reader in state.readers[name]):
         if reader.verb == "rebuild":
             rebuild(state, reader, instance)
-        for name in reader.writes if isinstance(reader.work, Exchange) else ():
-            if state.rows_of(name) is Rows.SENT_IDS:
-                state.values[name][instance] = sent
-            elif state.rows_of(name) is Rows.HALO:
-                assert isinstance(reader.work, Exchange)
-                width = reader.work.row_bytes // state.features.element_size()
+        elif isinstance(reader.work, Exchange):
+            width = reader.work.row_bytes // state.features.element_size()
+            for name in state.names(reader.writes, Rows.HALO):
                 state.values[name][instance] = state.features.new_zeros(1, width).expand(len(ids.rows), -1)
+            for name in state.names(reader.writes, Rows.SENT_IDS):
+                state.values[name][instance] = sent
 
 
 def _odds(state: RankState, op: Op, epoch: int) -> tuple[int, Reals]:
@@ -159,17 +159,16 @@ def _cache(state: RankState, op: Op, like: Tensor) -> Cache:
 def weigh(state: RankState, op: Op, epoch: int) -> int:
     """Probabilities from the lengths of rows after a layer's matrix: own rows, and halo rows as last received."""
     part, spec = state.part, state.job.spec
-    (drawn,) = (name for name in op.reads if state.rows_of(name) is Rows.HALO_IDS)
-    ids: Ids = state.value(op, drawn, epoch)
-    came = state.instance(op, drawn, epoch) != -1  # before, halo rows are zeros and say nothing
+    layers = spec.exchanged_layers
     norms = state.notes.setdefault("norms", np.full((spec.layers, part.num_inner + part.num_halo), np.nan))
-    here = ids.rows.cpu().numpy() + part.num_inner
-    inner = [name for name in op.reads if state.rows_of(name) is Rows.INNER]
-    halo = [name for name in op.reads if state.rows_of(name) is Rows.HALO]
-    for layer, own, others in zip(spec.exchanged_layers, inner, halo, strict=True):
-        matrix = _neighbour_matrix(state.model.linears[layer])
+    inner, halo, drawn = (state.names(op.reads, rows) for rows in (Rows.INNER, Rows.HALO, Rows.HALO_IDS))
+    drawn = drawn if len(drawn) > 1 else drawn * len(layers)  # one draw serves all layers, or each has its own
+    plain = dict(op.work.params)["lengths"] == "rows"
+    for layer, own, others, ids in zip(layers, inner, halo, drawn, strict=True):
+        matrix = None if plain else _neighbour_matrix(state.model.linears[layer])
         norms[layer, : part.num_inner] = _squares(state.value(op, own, epoch), matrix)
-        if came:
+        if state.instance(op, ids, epoch) != -1:  # before, halo rows are zeros and say nothing
+            here = state.value(op, ids, epoch).rows.cpu().numpy() + part.num_inner
             norms[layer, here] = _squares(state.value(op, others, epoch), matrix)
     length = _joined(norms[list(spec.exchanged_layers)])
     state.put(op, op.writes[0], _rule(op).given(part, length).astype(np.float32), epoch)

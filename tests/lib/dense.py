@@ -113,15 +113,15 @@ def train_dense(
 def train_stale(
     graph: Graph,
     spec: ModelSpec,
-    matrices_of: Callable[[int], tuple[Dense, Dense]],
+    matrices_of: Callable[[int, int], tuple[Dense, Dense]],
     *,
     lag: int,
     num_epochs: int,
     lr: float = 0.01,
     seed: int = 5,
 ) -> tuple[list[float], Tensor]:
-    """As train_dense, with (inside, cut) matrices per epoch: rows across a cut, and their gradients, are `lag` epochs
-    old, and zeros before."""
+    """As train_dense, with (inside, cut) matrices per epoch and layer: rows across a cut, and their gradients, are
+    `lag` epochs old, and zeros before."""
     num, count = graph.num_nodes, torch.from_numpy(np.asarray(graph.out_degree)).double()
     model = build_model(spec, seed, torch.float64)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
@@ -131,13 +131,13 @@ def train_stale(
     returned: dict[tuple[int, int], Tensor] = {}
     losses = []
     for epoch in range(num_epochs):
-        block = make_block(
-            DenseSum(np.concatenate(matrices_of(epoch), axis=1)),
-            torch.from_numpy(np.asarray(graph.in_degree)).double(),
-            torch.cat([count, count]),
-        )
         own, passes = features, []
         for layer in range(spec.layers):
+            block = make_block(
+                DenseSum(np.concatenate(matrices_of(epoch, layer), axis=1)),
+                torch.from_numpy(np.asarray(graph.in_degree)).double(),
+                torch.cat([count, count]),
+            )
             rows[epoch, layer] = own.detach()
             stale = rows.get((epoch - lag, layer), torch.zeros_like(own))
             joined = torch.cat([own.detach(), stale.detach()]).requires_grad_()
