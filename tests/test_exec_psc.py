@@ -20,7 +20,7 @@ from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Graph, build_parts
 from halocast.graph.inclusion import CachePolicy, Important, choose_cache, edge_probabilities, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
-from halocast.methods.psc import Draws, Wait
+from halocast.methods.psc import Draws, Lengths, Wait
 from halocast.models.spec import ModelKind
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Exchange
@@ -193,10 +193,10 @@ def test_a_barrier_lets_an_epoch_begin_when_all_its_rows_are_there(tmp_path: Pat
     assert all(s.start_s >= ends[s.rank, s.epoch - 1] for s in starts)
 
 
-def first_rank(*, kind: ModelKind, tau: int) -> RankState:
+def first_rank(*, kind: ModelKind, tau: int, **options: Any) -> RankState:
     """Rank 0 of a two-layer model, without anybody to talk to."""
     spec = spec_for(GRAPH, kind=kind, layers=2)
-    schedule = schedule_for(PARTS, spec, "float64", "psc", tau=tau, eps=EPS, refresh=1)
+    schedule = schedule_for(PARTS, spec, "float64", "psc", tau=tau, eps=EPS, refresh=1, **options)
     job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
     state = RankState(job, PARTS[0], Endpoint(rank=0, timeout_s=1, backend="gloo", device=torch.device("cpu")))
     state.progress = Progress(schedule, 0, 1.0)
@@ -213,9 +213,10 @@ def test_halo_rows_that_never_came_matter_as_much_as_others_do() -> None:
     assert state.values["odds"][0][halo].min() > EPS / 3
 
 
-def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer() -> None:
+@pytest.mark.parametrize("lengths", list(Lengths))
+def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer(lengths: Lengths) -> None:
     """Own rows as they are, halo rows as received; for GCN a neighbour counts less the more it has itself."""
-    state = first_rank(kind=ModelKind.GCN, tau=0)
+    state = first_rank(kind=ModelKind.GCN, tau=0, lengths=lengths)
     part, rng = PARTS[0], np.random.default_rng(0)
     some = np.sort(rng.permutation(part.num_halo)[:20])
     state.values["needs"][0] = all_ids(torch.from_numpy(some), np.array([0, 20, 20, 20]))
@@ -228,6 +229,7 @@ def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer() -> N
             inner = part.features.astype(np.float64)
         state.channels[f"exchange.{layer}"].ring[0] = torch.from_numpy(halo)
         matrix = state.model.linears[layer].neighbours.weight.detach().numpy().T  # type: ignore[union-attr,operator]
+        matrix = np.eye(width) if lengths is Lengths.ROWS else matrix
         own, others = ((inner @ matrix) ** 2).sum(1), ((halo @ matrix) ** 2).sum(1)
         seen = np.concatenate((own, np.full(part.num_halo, np.concatenate((own, others)).mean())))
         seen[part.num_inner + some] = others
