@@ -107,9 +107,9 @@ class Interpreter:
     def __post_init__(self) -> None:
         self.progress = Progress(self.schedule, self.rank, self.timeout_s)
 
-    def ending(self, num_epochs: int, **told: Any) -> Ending:
-        """The end after so many epochs, or later where ranks run freely; `told` are Ending's calls."""
-        return Ending(schedule=self.schedule, rank=self.rank, num_epochs=num_epochs, **told)
+    def ending(self, num_epochs: int, **calls: Any) -> Ending:
+        """The end after so many epochs, or later where ranks run freely; `calls` are those of Ending."""
+        return Ending(schedule=self.schedule, rank=self.rank, num_epochs=num_epochs, **calls)
 
     def run(self, ending: Ending, first: int = 0) -> None:
         """Run the epochs from `first` on that the ending allows."""
