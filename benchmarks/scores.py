@@ -84,9 +84,7 @@ def study(name: str, path: Path, args: argparse.Namespace) -> Convergence:
         results=args.results,
         jobs=args.jobs,
         train=not args.render_only,
-        progress=lambda done, of: print(
-            f"\r{name}: {done} of {of}", end=" \n"[done == of], file=sys.stderr, flush=True
-        ),
+        progress=lambda done, of: print(f"\r{name}: {done} of {of} ", end="", file=sys.stderr, flush=True),
     )
 
 
@@ -112,6 +110,7 @@ def main() -> None:
     panels: list[Panel] = []
     for name in args.graphs:
         found = study(name, projected(args.data / f"{name}.npz", args.results.parent), args)
+        print(file=sys.stderr)
         print(heading(name, found, args), found.line(), "", score_table(found.rows), "", sep="\n", flush=True)
         panels += score_panels(found.rows, name)
     if panels:

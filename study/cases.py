@@ -60,7 +60,7 @@ def parse_case(text: str) -> Case:
         require(bool(equals and value), f"--case {text!r}: {word!r} is no key=value")
         place = place if "." in place else f"method.{place}"
         require(place != "method.name", f"--case {text!r}: the method is the first word, not name=")
-        key_place(place)
+        key_place(place, "case")
         overrides[place] = parse_override(f"{place}={value}")[2]
     return Case(label=(label if colon else " ".join(words)).strip(), method=method, overrides=overrides)
 

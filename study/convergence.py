@@ -40,7 +40,7 @@ class Convergence(Showable):
     columns: ClassVar[tuple[str, ...]] = ("case", "test", "test_std", "difference", "difference_error", "best_epoch")
     rows: tuple[CaseScores, ...]
     within: float  # points of the baseline that count as as good
-    scenario: str  # of the first case, as TOML
+    scenario: str  # of the first legal case, as TOML
 
     def line(self) -> str:
         return answer(self.rows, self.within)
@@ -93,13 +93,12 @@ def convergence(
         num_tuned=min(tune_seeds, seeds),
     )
     bases = [base_of(case, study.cases, baseline) for case in study.cases]
-    study.require_legal()
+    described = study.described
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs) as pool:
         rows = _rows(study, _Trainings(file, pool if train else None, study.num_trainings, progress))
     by_label = {row.label: row for row in rows}
     compared = [_compared(row, by_label[base.label]) for row, base in zip(rows, bases, strict=True)]
-    first = build_scenario(study.cases[0].tables(tables), "scenario")
-    return Convergence(rows=tuple(compared), within=within, scenario=format_scenario(first))
+    return Convergence(rows=tuple(compared), within=within, scenario=described)
 
 
 def chosen_cases(
@@ -116,7 +115,7 @@ def chosen_cases(
 
 def _tries(tune: Mapping[str, Sequence[Any]]) -> tuple[Values, ...]:
     for key, values in tune.items():
-        key_place(key)
+        key_place(key, "tune")
         require(len(values) > 0, f"tune {key}: no values")
     return tuple(dict(zip(tune, values, strict=True)) for values in product(*tune.values()))
 
@@ -159,11 +158,15 @@ class _Study:
         set_key(tables, "run", "seed", seed)
         return training_of(tables)
 
-    def require_legal(self) -> None:
-        """Refuse a study whose every case is a mistake: the first reason is the user's."""
-        first = [self.query(case, self.tries[0], self.seeds[0]) for case in self.cases]
-        if all(query.reason for query in first):
-            raise InputError(f"none of {len(first)} cases is legal; the first: {first[0].reason}")
+    @property
+    def described(self) -> str:
+        """The scenario of the first legal case as TOML; a study without any is refused with the first mistake."""
+        queries = [self.query(case, self.tries[0], self.seeds[0]) for case in self.cases]
+        for query in queries:
+            if not query.reason:
+                sections = {name: table for name, table in query.tables.items() if name != "task"}
+                return format_scenario(build_scenario(sections, "scenario"))
+        raise InputError(f"none of {len(queries)} cases is legal; the first: {queries[0].reason}")
 
     def learning_rate(self, case: Case) -> float:
         tables = case.tables(self.tables)

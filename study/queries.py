@@ -64,7 +64,7 @@ def complete(
         if job.reason:
             file.refuse(job.key, job.tables, job.reason)
     file.want([job.key for job in legal])
-    work = _Work(file, pool)
+    work = _Work(file, pool, todo)
     try:
         while (left := file.num_waiting()) > 0:
             progress(len(todo) - left, len(todo))
@@ -81,14 +81,15 @@ class _Work:
 
     file: ResultFile
     pool: Pool
+    jobs: Mapping[str, Query]  # ours: the file's may differ in what no result depends on, such as the place of a graph
     running: "dict[Future[Answer], tuple[str, float]]" = field(default_factory=dict)  # key, since when
     renewed_s: float = 0.0
     failed: dict[str, Stored] = field(default_factory=dict)
 
     def step(self) -> None:
         """Keep the pool busy, and write what has been finished."""
-        for key, tables in self.file.claim(self.pool.num_slots - len(self.running)):
-            self.running[self.pool.submit(tables)] = key, time.monotonic()
+        for key, _ in self.file.claim(self.pool.num_slots - len(self.running)):
+            self.running[self.pool.submit(self.jobs[key].tables)] = key, time.monotonic()
         if not self.running:
             time.sleep(LOOK_S)  # others work on what is left
             return

@@ -125,16 +125,19 @@ def parse_vary(text: str) -> tuple[str, list[Any]]:
         return key, [parse_override(f"{key}={value}")[2] for value in values.split(",")]
 
 
-def key_place(key: str) -> tuple[str, str]:
-    """Split a name into section and key; one that no scenario can have is a mistake, not a row without figures."""
+def key_place(key: str, what: str = "vary") -> tuple[str, str]:
+    """Split a name into section and key; one that no scenario can have is a mistake, not a row without figures.
+
+    `what` is the option that an error names.
+    """
     section, dot, name = key.partition(".")
-    require(bool(dot and name), f"vary {key!r}: expected section.key, for example cluster.gpus")
+    require(bool(dot and name), f"{what} {key!r}: expected section.key, for example cluster.gpus")
     legal_sections = [one for one in SECTIONS if one != "plan"]
     if section not in legal_sections:
-        raise unknown("section", section, legal_sections, f"vary {key!r}")
+        raise unknown("section", section, legal_sections, f"{what} {key!r}")
     legal = _keys(section)
     if name not in legal:
-        raise unknown("key", name, legal, f"vary {key!r}")
+        raise unknown("key", name, legal, f"{what} {key!r}")
     return section, name
 
 

@@ -1,20 +1,22 @@
 """Stale rows cost little accuracy: every method against vanilla after as many epochs, nothing tuned per method.
 
 Final accuracies are means of the last few evaluations, since a single one moves by half a point from epoch to epoch;
-they may be better than vanilla's, not worse by more than allowed. DIGEST-A is run with a bound: without one, ranks
-whose parts hold different classes pull the weights their own way for as long as the machine lets one run ahead.
+they may be better than vanilla's, not worse by more than allowed. On real graphs, which take minutes, studies of
+convergence do the same with an equal search of learning rates.
 """
 
 from pathlib import Path
-from runpy import run_path
 from statistics import mean
 from typing import Any
 
 import pytest
 from training import metis_parts, small_graph, spec_for, train
 
+from halocast.study.convergence import convergence
+from halocast.study.scenario import load_tables
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "convergence.py"
+REAL = ("model.layers=2", "model.hidden=64", "cluster.gpus=2", "run.epochs=150", "run.timeout_s=1200")
 GRAPH = small_graph(nodes=3000, degree=10, classes=6, features=32)
 SPEC = spec_for(GRAPH, hidden=32, dropout=0.5)
 EPOCHS, EVERY, COUNTED = 120, 10, 4
@@ -70,26 +72,26 @@ def test_ranks_that_run_freely_within_a_bound_end_within_two_points_of_vanilla(t
     assert mean(found) >= vanilla - 2, found
 
 
-def lost_too_much(name: str, methods: list[str]) -> dict[str, float]:
-    """Points that cases lose on a real graph, of those that lose more than allowed."""
-    if not (DATA / f"{name}.npz").exists():
+def lost_points(name: str, cases: list[str]) -> dict[str, float]:
+    """Points that cases lose to vanilla on a real graph, each with the best of three learning rates on validation."""
+    path = DATA / f"{name}.npz"
+    if not path.exists():
         pytest.skip(f"{name}.npz is not beside the project")
-    benchmark = run_path(str(BENCHMARK))
-    cases = benchmark["chosen_cases"](methods)
-    results = benchmark["compare"](benchmark["graphs"](DATA)[name], 500, range(3), cases)
-    points = {result.case.name: result.mean for result in results}
-    lost = {r.case.name: points[r.case.base] - r.mean for r in results if r.case.allowed is not None}
-    return {r.case.name: lost[r.case.name] for r in results if lost.get(r.case.name, 0.0) > (r.case.allowed or 0.0)}
+    tables = load_tables(None, [f"graph.dataset={path}", *REAL])
+    study = convergence(tables, cases=["vanilla", *cases], tune={"run.lr": [0.003, 0.01, 0.03]}, seeds=3)
+    return {row.label: -100 * row.difference.mean for row in study.rows if row.difference is not None}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["pubmed", "amazon-computers"])
 def test_on_real_graphs_too(name: str) -> None:
-    assert lost_too_much(name, ["pipegcn", "digest", "bns"]) == {}
+    allowed = {"pipegcn": 1.0, "pipegcn-gf": 1.0, "digest interval=10": 2.0, "bns rate=0.1": 1.5}
+    lost = lost_points(name, list(allowed))
+    assert {case: lost[case] for case, points in allowed.items() if lost[case] > points} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.xfail(strict=False, reason="one neighbour of few is a poor estimate: see docs/methods/psc.md")
 @pytest.mark.parametrize("name", ["pubmed", "amazon-computers"])
 def test_sampled_neighbours_on_real_graphs_too(name: str) -> None:
-    assert lost_too_much(name, ["psc"]) == {}
+    assert max(lost_points(name, ["psc tau=1", "psc tau=2"]).values()) <= 1.5

@@ -8,7 +8,13 @@ import pytest
 
 from halocast.study.queries import query_of
 from halocast.study.results import ResultFile, State
-from halocast.study.version import fingerprint_of, package_files, prediction_version
+from halocast.study.version import (
+    fingerprint_of,
+    package_files,
+    prediction_version,
+    training_fingerprint_of,
+    training_key,
+)
 
 ROOT = Path(__file__).parents[1]
 MISSED_ONCE = ("study/worlds.py", "study/pipelines.py", "calibrate/profile.py")
@@ -78,3 +84,44 @@ def test_rows_of_another_version_are_not_served(tmp_path: Path, monkeypatch: pyt
         new = query_of(tables)
         assert file.finished([old.key])[old.key].figures == {"epoch_s": 1.0}
         assert file.finished([new.key]) == {}
+
+
+def test_only_code_that_trains_makes_another_training(tmp_path: Path) -> None:
+    root = copy_package(tmp_path)
+    before, changed = training_fingerprint_of(root), set()
+    for path in package_files(root):
+        text = path.read_bytes()
+        path.write_bytes(text + b"\n")
+        if training_fingerprint_of(root) != before:
+            changed.add(str(path.relative_to(root)))
+        path.write_bytes(text)
+    assert {name.partition("/")[0] for name in changed} == {
+        "base",
+        "schedule",
+        "graph",
+        "models",
+        "methods",
+        "exec",
+        "study",
+    }
+    assert {"exec/worker.py", "methods/gnnpipe/stage.py", "models/modules.py"} < changed
+    assert {name for name in changed if name.startswith("study/")} == {"study/workload.py"}
+    assert not any(name.endswith((".toml", ".csv")) for name in changed)
+
+
+def test_a_training_is_known_by_the_content_of_its_graph_and_what_it_depends_on(tmp_path: Path) -> None:
+    def key(content: str, name: str, **more: object) -> str:
+        place = tmp_path / name
+        place.write_text(content, encoding="utf-8")
+        return training_key({"graph": {"dataset": str(place)}, "run": {"lr": 0.1}, **more})
+
+    first = key("one", "a.npz")
+    assert key("one", "elsewhere.npz") == first
+    assert key("one", "a.npz", run={"lr": 0.1, "timeout_s": 3.0}, cluster={"name": "x"}, plan={"gpus": [2]}) == first
+    others = [
+        key("two", "b.npz"),
+        key("one", "a.npz", run={"lr": 0.2}),
+        key("one", "a.npz", cluster={"gpus": 4}),
+        key("one", "a.npz", world={"speed": {"0": 0.5}}),
+    ]
+    assert len({first, *others}) == 5
