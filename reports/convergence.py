@@ -1,7 +1,7 @@
 """What a study of convergence says: an answer in one line, a table that fits a terminal, curves, and a report."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -70,7 +70,8 @@ def _cells(case: CaseScores) -> list[str]:
 def _points(share: float | None, *, signed: bool = False) -> str:
     if share is None:
         return MISSING
-    return f"{100 * share:+.2f}" if signed else f"{100 * share:.2f}"
+    points = round(100 * share, 2) + 0.0  # not -0.00
+    return f"{points:+.2f}" if signed else f"{points:.2f}"
 
 
 def _plain(value: Any) -> str:
@@ -129,27 +130,29 @@ def score_panels(cases: Sequence[CaseScores], title: str = "", *, top_points: fl
 
 def error_panels(cases: Sequence[CaseScores]) -> list[Panel]:
     """Errors of stale rows over epochs, a panel for each thing that is stale; means over seeds."""
-    kinds = dict.fromkeys(curve.what for case in cases for one in case.seeds for curve in one.errors)
-    return [
-        Panel(title=f"stale {what}", y_label="‖stale − fresh‖ / ‖fresh‖", **_error_curves(cases, what))
-        for what in kinds
-    ]
+    kinds = dict.fromkeys(curve.what for case in cases for run in case.seeds for curve in run.errors)
+    return [panel for what in kinds for panel in _error_panel(what, _mean_errors(cases, what))]
 
 
-def _error_curves(cases: Sequence[CaseScores], what: str) -> dict[str, Any]:
+def _mean_errors(cases: Sequence[CaseScores], what: str) -> dict[str, dict[int, float]]:
+    """Mean errors by epoch, by case and layer; rows that are exact after the first epoch are left out."""
     values: dict[str, dict[int, list[float]]] = {}
     for case in cases:
-        for curve in (curve for one in case.seeds for curve in one.errors if curve.what == what):
+        for curve in (curve for run in case.seeds for curve in run.errors if curve.what == what):
             by_epoch = values.setdefault(f"{case.label}, layer {curve.layer}", {})
             for epoch, value in curve.by_epoch.items():
                 by_epoch.setdefault(epoch, []).append(value)
-    epochs = sorted({epoch for by_epoch in values.values() for epoch in by_epoch})
-    nan = float("nan")
-    curves = {
-        name: [mean(by_epoch[epoch]) if epoch in by_epoch else nan for epoch in epochs]
-        for name, by_epoch in values.items()
-    }
-    return {"curves": curves, "xs": [epoch + 1 for epoch in epochs]}
+    means = {name: {epoch: mean(some) for epoch, some in by_epoch.items()} for name, by_epoch in values.items()}
+    return {name: by_epoch for name, by_epoch in means.items() if any(by_epoch[epoch] for epoch in by_epoch if epoch)}
+
+
+def _error_panel(what: str, errors: Mapping[str, Mapping[int, float]]) -> list[Panel]:
+    epochs = sorted({epoch for by_epoch in errors.values() for epoch in by_epoch})
+    if not epochs:
+        return []
+    curves = {name: [by_epoch.get(epoch, float("nan")) for epoch in epochs] for name, by_epoch in errors.items()}
+    label = "‖stale − fresh‖ / ‖fresh‖"
+    return [Panel(title=f"stale {what}", y_label=label, curves=curves, xs=[epoch + 1 for epoch in epochs])]
 
 
 def report_text(cases: Sequence[CaseScores], within: float, scenario: str, figures: Sequence[str]) -> str:

@@ -75,8 +75,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # nothing that a library prints may come between the lines
     os.dup2(2, 1)
     for line in sys.stdin:
-        answers.write(json.dumps(answer(json.loads(line))) + "\n")
-        answers.flush()
+        said = json.dumps(answer(json.loads(line))) + "\n"
+        try:
+            answers.write(said)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # nobody is left to hear it, nor a complaint about that
 
 
 def _leave(number: int, frame: object) -> None:
