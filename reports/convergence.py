@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from halocast.reports.figures import Panel, draw_panels
@@ -12,6 +13,7 @@ from halocast.reports.table import aligned, csv_table, markdown_rows
 
 LABEL_WIDTH = 30  # of a case in a terminal; longer ones are wrapped
 MISSING = "-"
+TITLES = MappingProxyType({"weights": "gradient of the weights"})  # of panels, where what is stale needs more words
 NOTE = (
     "Test score of the evaluated epoch with the best validation score, in points: mean and standard deviation over "
     "seeds. To base: mean difference to the baseline, seed by seed, and its standard error. Epoch: the selected one, "
@@ -130,9 +132,10 @@ def score_panels(cases: Sequence[CaseScores], title: str = "", *, top_points: fl
 def error_panels(cases: Sequence[CaseScores]) -> list[Panel]:
     """Errors of stale rows over epochs, a panel for each thing that is stale; means over seeds."""
     kinds = dict.fromkeys(curve.what for case in cases for one in case.seeds for curve in one.errors)
+    titles = {what: TITLES.get(what, f"stale {what}") for what in kinds}
     return [
-        Panel(title=f"stale {what}", y_label="‖stale − fresh‖ / ‖fresh‖", **_error_curves(cases, what))
-        for what in kinds
+        Panel(title=title, y_label="‖stale − fresh‖ / ‖fresh‖", **_error_curves(cases, what))
+        for what, title in titles.items()
     ]
 
 
@@ -140,7 +143,8 @@ def _error_curves(cases: Sequence[CaseScores], what: str) -> dict[str, Any]:
     values: dict[str, dict[int, list[float]]] = {}
     for case in cases:
         for curve in (curve for one in case.seeds for curve in one.errors if curve.what == what):
-            by_epoch = values.setdefault(f"{case.label}, layer {curve.layer}", {})
+            name = f"{case.label}, layer {curve.layer}" if curve.layer >= 0 else case.label
+            by_epoch = values.setdefault(name, {})
             for epoch, value in curve.by_epoch.items():
                 by_epoch.setdefault(epoch, []).append(value)
     epochs = sorted({epoch for by_epoch in values.values() for epoch in by_epoch})
