@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from types import MappingProxyType
 from typing import Any
 
 from halocast.reports.figures import Panel, draw_panels
@@ -12,6 +13,7 @@ from halocast.reports.table import aligned, csv_table, markdown_rows
 
 LABEL_WIDTH = 30  # of a case in a terminal; longer ones are wrapped
 MISSING = "-"
+TITLES = MappingProxyType({"weights": "gradient of the weights"})  # of panels, where what is stale needs more words
 NOTE = (
     "Test score of the evaluated epoch with the best validation score, in points: mean and standard deviation over "
     "seeds. To base: mean difference to the baseline, seed by seed, and its standard error. Epoch: the selected one, "
@@ -139,7 +141,8 @@ def _mean_errors(cases: Sequence[CaseScores], what: str) -> dict[str, dict[int, 
     values: dict[str, dict[int, list[float]]] = {}
     for case in cases:
         for curve in (curve for run in case.seeds for curve in run.errors if curve.what == what):
-            by_epoch = values.setdefault(f"{case.label}, layer {curve.layer}", {})
+            name = f"{case.label}, layer {curve.layer}" if curve.layer >= 0 else case.label
+            by_epoch = values.setdefault(name, {})
             for epoch, value in curve.by_epoch.items():
                 by_epoch.setdefault(epoch, []).append(value)
     means = {name: {epoch: mean(some) for epoch, some in by_epoch.items()} for name, by_epoch in values.items()}
@@ -151,8 +154,8 @@ def _error_panel(what: str, errors: Mapping[str, Mapping[int, float]]) -> list[P
     if not epochs:
         return []
     curves = {name: [by_epoch.get(epoch, float("nan")) for epoch in epochs] for name, by_epoch in errors.items()}
-    label = "‖stale − fresh‖ / ‖fresh‖"
-    return [Panel(title=f"stale {what}", y_label=label, curves=curves, xs=[epoch + 1 for epoch in epochs])]
+    title, label = TITLES.get(what, f"stale {what}"), "‖stale − fresh‖ / ‖fresh‖"
+    return [Panel(title=title, y_label=label, curves=curves, xs=[epoch + 1 for epoch in epochs])]
 
 
 def report_text(cases: Sequence[CaseScores], within: float, scenario: str, figures: Sequence[str]) -> str:
