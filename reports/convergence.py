@@ -11,6 +11,7 @@ from halocast.reports.figures import Panel, draw_panels
 from halocast.reports.scores import CaseScores, epochs_of, mean_curve
 from halocast.reports.table import aligned, csv_table, markdown_rows
 
+WIDTH = 80  # of a terminal
 LABEL_WIDTH = 30  # of a case in a terminal; longer ones are wrapped
 MISSING = "-"
 TITLES = MappingProxyType({"weights": "gradient of the weights"})  # of panels, where what is stale needs more words
@@ -86,7 +87,7 @@ def score_table(cases: Sequence[CaseScores]) -> str:
     """The table for a terminal: long names of cases go on in the next line. Below it, why trainings are missing."""
     head, *rows = score_rows(cases)
     lines = [head, *(line for row in rows for line in _wrapped(row))]
-    return "\n".join([aligned(lines), *remarks(cases)])
+    return "\n".join([aligned(lines), *(textwrap.fill(remark, WIDTH) for remark in remarks(cases))])
 
 
 def _wrapped(row: list[str]) -> Iterator[list[str]]:
@@ -97,8 +98,14 @@ def _wrapped(row: list[str]) -> Iterator[list[str]]:
 
 
 def remarks(cases: Sequence[CaseScores]) -> list[str]:
-    """The reasons why trainings are missing, a line each."""
-    return [f"{case.label}: {reason}" for case in cases for reason in case.reasons]
+    """The reasons why trainings are missing, each once with the cases that it holds for."""
+    labels: dict[str, list[str]] = {}
+    for case in cases:
+        for reason in case.reasons:
+            labels.setdefault(reason, []).append(case.label)
+    return [
+        f"{reason}: {'all cases' if len(some) == len(cases) else ', '.join(some)}" for reason, some in labels.items()
+    ]
 
 
 def seed_records(cases: Sequence[CaseScores]) -> list[dict[str, Any]]:

@@ -124,6 +124,8 @@ def test_what_is_not_trained_yet_is_said(tmp_path: Path) -> None:
     assert [row.reasons for row in study.rows] == [("1 of 2: not trained yet",), ("2 of 2: not trained yet",)]
     assert study.line() == "Within 0.5 points of vanilla: none. Not known: pipegcn."
     assert "vanilla  60.00 (1/2)" in score_table(study.rows)
+    remarks = score_table(study.rows).splitlines()[-2:]
+    assert remarks == ["1 of 2: not trained yet: vanilla", "2 of 2: not trained yet: pipegcn"]
 
 
 def test_the_answer_comes_first_and_the_table_fits_80_columns(tmp_path: Path) -> None:
