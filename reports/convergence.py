@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from types import MappingProxyType
@@ -125,14 +126,14 @@ def score_panels(cases: Sequence[CaseScores], title: str = "", *, top_points: fl
         return []
     epochs = epochs_of(shown)
     curves = {case.label: [100 * value for value in mean_curve(case.seeds, "test", epochs)] for case in shown}
-    best = max(value for curve in curves.values() for value in curve if value == value)
+    drawn = [value for curve in curves.values() for value in curve if isfinite(value)]
     return [
         Panel(
             title=title,
             y_label="test score, points (mean over seeds)",
             curves=curves,
             xs=[epoch + 1 for epoch in epochs],
-            y_range=(max(0.0, best - top_points), None),
+            y_range=(max(min(drawn) - 1, max(drawn) - top_points), None),
         )
     ]
 
