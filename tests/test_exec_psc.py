@@ -18,9 +18,11 @@ from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import Endpoint
 from halocast.graph import Graph, build_parts
+from halocast.graph.graph import Mask
 from halocast.graph.inclusion import CachePolicy, Important, choose_cache, edge_probabilities, halo_inclusion
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, needed_halo
 from halocast.methods.psc import Draws, Lengths, Wait
+from halocast.models.modules import Gnn
 from halocast.models.spec import ModelKind
 from halocast.schedule.check import staleness
 from halocast.schedule.ir import Exchange
@@ -93,6 +95,59 @@ def test_every_epoch_is_trained_on_the_edges_that_were_drawn_for_it(
         return drawn(epoch, layer if draws is Draws.EACH else 0, weighting, kind is ModelKind.GCN)
 
     losses, weights = train_stale(GRAPH, spec, matrices, lag=tau, num_epochs=7)
+    assert np.allclose(found.run.losses, losses, rtol=1e-10, atol=0)
+    for own in found.weights:
+        assert (own - weights).abs().max() <= 1e-10
+
+
+class Estimates:
+    """Probabilities as they are renewed every `refresh` epochs, from rows that one process has seen."""
+
+    def __init__(self, tau: int, refresh: int) -> None:
+        self.tau, self.refresh = tau, refresh
+        self.renewed = {-1: [Important(eps=EPS).of(part) for part in PARTS]}  # by epoch
+        self.squares = [np.full((3, part.num_inner + part.num_halo), np.nan) for part in PARTS]
+
+    def kept(self, rank: int, epoch: int) -> Mask:
+        """The edges of an epoch, drawn `tau` epochs before with what was known when the one before that ended."""
+        known = max(when for when in self.renewed if when == -1 or when < epoch - self.tau)
+        return draw_edges(self.renewed[known][rank], seed=3, rank=rank, epoch=epoch)
+
+    def matrices(self, epoch: int, layer: int) -> tuple[Dense, Dense]:
+        weights = []
+        for part in PARTS:
+            kept = self.kept(part.rank, epoch)
+            own = np.zeros(part.num_edges)
+            own[kept] = edge_weights(Weighting.SAMPLED_DEGREE, part.indptr, np.empty(0), kept)
+            weights.append(own)
+        matrix = with_edges(GRAPH, PARTS, weights)
+        inside = matrix * (without_cut(GRAPH, PARTS) > 0)
+        return inside, matrix - inside
+
+    def observe(self, epoch: int, rows: dict[tuple[int, int], torch.Tensor], model: Gnn) -> None:
+        if epoch % self.refresh != self.refresh - 1:
+            return
+        for part, squares in zip(PARTS, self.squares, strict=True):
+            needed = needed_halo(part, self.kept(part.rank, epoch))
+            for layer in range(3):
+                matrix = model.linears[layer].neighbours.weight.detach()  # type: ignore[union-attr]
+                now, then = (
+                    (rows[when, layer] @ matrix.T).square().sum(1).numpy() for when in (epoch, epoch - self.tau)
+                )
+                squares[layer, : part.num_inner] = now[part.inner]
+                squares[layer, part.num_inner + needed] = then[part.halo[needed]]
+        lengths = [np.sqrt(np.where(np.isnan(s), np.nanmean(s, 1, keepdims=True), s).sum(0)) for s in self.squares]
+        renewed = [Important(eps=EPS).given(part, own) for part, own in zip(PARTS, lengths, strict=True)]
+        self.renewed[epoch] = [p.astype(np.float32).astype(np.float64) for p in renewed]
+
+
+@pytest.mark.parametrize("tau", [1, 2])
+def test_estimates_that_are_renewed_are_those_of_one_process(tmp_path: Path, tau: int) -> None:
+    options = {"tau": tau, "eps": EPS, "refresh": 3, "seed": 3, "weighting": Weighting.SAMPLED_DEGREE}
+    found = run(tmp_path, options=options, epochs=14)
+    seen = Estimates(tau, 3)
+    losses, weights = train_stale(GRAPH, spec_for(GRAPH), seen.matrices, lag=tau, num_epochs=14, observe=seen.observe)
+    assert sorted(seen.renewed) == [-1, 2, 5, 8, 11]
     assert np.allclose(found.run.losses, losses, rtol=1e-10, atol=0)
     for own in found.weights:
         assert (own - weights).abs().max() <= 1e-10

@@ -11,7 +11,7 @@ from torch import Tensor
 from halocast.graph import Graph, Part
 from halocast.graph.sampling import Picked
 from halocast.models.attention import Edges
-from halocast.models.modules import Block, build_model, make_block, summed_loss
+from halocast.models.modules import Block, Gnn, build_model, make_block, summed_loss
 from halocast.models.spec import ModelSpec
 
 Dense = NDArray[np.float64]
@@ -117,11 +117,12 @@ def train_stale(
     *,
     lag: int,
     num_epochs: int,
+    observe: Callable[[int, dict[tuple[int, int], Tensor], Gnn], None] = lambda epoch, rows, model: None,
     lr: float = 0.01,
     seed: int = 5,
 ) -> tuple[list[float], Tensor]:
     """As train_dense, with (inside, cut) matrices per epoch and layer: rows across a cut, and their gradients, are
-    `lag` epochs old, and zeros before."""
+    `lag` epochs old, and zeros before. `observe` sees what enters every layer, by epoch and layer, before the step."""
     num, count = graph.num_nodes, torch.from_numpy(np.asarray(graph.out_degree)).double()
     model = build_model(spec, seed, torch.float64)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
@@ -143,6 +144,7 @@ def train_stale(
             joined = torch.cat([own.detach(), stale.detach()]).requires_grad_()
             own = model.layer(layer, joined, block)
             passes.append((joined, own))
+        observe(epoch, rows, model)
         optimizer.zero_grad()
         logits = own.detach().requires_grad_()
         loss = summed_loss(logits[train], labels[train]) / len(train)
