@@ -130,7 +130,7 @@ class Estimates:
         for part, squares in zip(PARTS, self.squares, strict=True):
             needed = needed_halo(part, self.kept(part.rank, epoch))
             for layer in range(3):
-                matrix = model.linears[layer].neighbours.weight.detach()  # type: ignore[union-attr]
+                matrix = model.linears[layer].neighbours.weight.detach()  # type: ignore[union-attr,operator]
                 now, then = (
                     (rows[when, layer] @ matrix.T).square().sum(1).numpy() for when in (epoch, epoch - self.tau)
                 )
