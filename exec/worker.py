@@ -151,16 +151,21 @@ def _join(job: Job, num_ranks: int) -> dict[tuple[Lane, tuple[int, ...]], Any]:
     limit = timedelta(seconds=job.settings.timeout_s)
     try:
         dist.init_process_group(job.settings.backend, timeout=limit)
+        groups = {(lane, ranks): dist.new_group(list(ranks) or None, timeout=limit) for lane, ranks in _groups(job)}
     except (RuntimeError, ValueError) as error:  # most likely another has failed before it came
         raise PeerError(f"cannot meet the other ranks: {str(error).splitlines()[0]}") from None
     if dist.get_world_size() != num_ranks:
         raise InputError(f"torch.distributed has {dist.get_world_size()} ranks, expected {num_ranks}")
+    return groups
+
+
+def _groups(job: Job) -> list[tuple[Lane, tuple[int, ...]]]:
+    """The lanes that communicate, among all ranks (an empty tuple) and among each smaller group with a collective."""
     schedule = job.schedule
     lanes = sorted({op.lane for op in schedule.ops if op.kind in MATCHED})
     wanted = {(op.lane, schedule.group(op)) for op in schedule.ops if op.kind in COLLECTIVE}
-    smaller = sorted((lane, ranks) for lane, ranks in wanted if 1 < len(ranks) < num_ranks)
-    groups: dict[tuple[Lane, tuple[int, ...]], Any] = {(lane, ()): dist.new_group(timeout=limit) for lane in lanes}
-    return groups | {(lane, ranks): dist.new_group(list(ranks), timeout=limit) for lane, ranks in smaller}
+    smaller = sorted((lane, ranks) for lane, ranks in wanted if 1 < len(ranks) < schedule.num_ranks)
+    return [*((lane, ()) for lane in lanes), *smaller]
 
 
 def _lane_setup(device: Seam, threads: int) -> Callable[[Lane], None]:

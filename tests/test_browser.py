@@ -85,8 +85,7 @@ def test_ten_thousand_spans_are_there_and_the_wheel_zooms_where_the_pointer_is(w
     )
     start, end = show_all(window)
     x, y = middle(window)
-    window.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
-    window.wait_for(f"+{LANES}.dataset.to - +{LANES}.dataset.from < {0.6 * (end - start)}")
+    window.wheel_until(x, y, -400, f"+{LANES}.dataset.to - +{LANES}.dataset.from < {0.6 * (end - start)}")
     left, right = seen(window)
     assert start < left < right < end
 

@@ -69,7 +69,7 @@ def test_chunks_train_as_plain_autograd_with_snapshots_as_constants(
         ({"cross_factor": 0.5, "freeze": 2}, {"factor": 0.5, "freeze": 2}),
         ({"late_gradients": True, "freeze": 1}, {"late": True, "factor": 1.0}),
         ({"order": Order.ONE, "freeze": 2}, {"factor": 0.0, "freeze": 2}),
-        ({"shuffle": False, "freeze": 3}, {"order": lambda epoch: (0, 1, 2, 3), "freeze": 3}),
+        ({"shuffle": False, "freeze": 3}, {"order": lambda epoch: (0, 1, 2, 3), "freeze": 3, "factor": 1.0}),
     ],
 )
 def test_every_trick_is_a_switch(options: dict[str, Any], changes: dict[str, Any], tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_snapshot_is_taken_at_the_end_of_the_epochs_that_the_one_before_served
     ("options", "factor"),
     [
         ({}, 2.0),
-        ({"shuffle": False}, 2.0),
+        ({"shuffle": False}, 1.0),
         ({"late_gradients": True}, 1.0),
         ({"order": Order.ONE}, 0.0),
         ({"cross_factor": 1.0}, 1.0),

@@ -64,13 +64,14 @@ class Options:
         """The factor of gradients that cross chunks.
 
         In a drawn order a chunk comes before another half of the time, and only then gets the other's gradient: it is
-        doubled to be right on average. Late gradients give the other half, and one by one none crosses.
+        doubled to be right on average. In a fixed order some get all and others nothing, which no factor mends. Late
+        gradients give the other half, and one by one none crosses.
         """
         if self.cross_factor is not None:
             return self.cross_factor
         if self.order is Order.ONE:
             return 0.0
-        return 1.0 if self.late_gradients else 2.0
+        return 2.0 if self.shuffle and not self.late_gradients else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+TURNS = 6  # of the wheel, before it counts as lost
 TIMEOUT_S = 60.0
 
 
@@ -84,6 +85,17 @@ class Browser:
         while not self.evaluate(condition):
             assert time.monotonic() < end_s, f"never came true: {condition}"
             time.sleep(0.02)
+
+    def wheel_until(self, x: float, y: float, delta: float, condition: str) -> None:
+        """Turn the wheel until a condition holds: a busy browser may drop an event that comes while it lays out."""
+        for _ in range(TURNS):
+            self.mouse("mouseWheel", x, y, deltaX=0, deltaY=delta)
+            end_s = time.monotonic() + TIMEOUT_S / TURNS
+            while time.monotonic() < end_s:
+                if self.evaluate(condition):
+                    return
+                time.sleep(0.02)
+        raise AssertionError(f"never came true: {condition}")
 
     def evaluate(self, expression: str) -> Any:
         done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
