@@ -347,11 +347,16 @@ class _Ages:
         """
         op = self._schedule.find(rank, name)
         assert op is not None
-        given = [buffer for buffer in op.reads if buffer not in op.writes]
+        given = [buffer for buffer in op.reads if buffer not in op.writes] or self._changed(op)
         given = [buffer for buffer in given if not self._is_ids(rank, buffer)] or given
         written = [buffer for buffer in given if self._schedule.writers(rank, buffer)]
         new = {0} if len(written) < len(given) else set[int]()
         return frozenset(new).union(*(self.read(op, buffer, instance) for buffer in written))
+
+    def _changed(self, op: Op) -> list[str]:
+        """The buffers that an op changes in place and another one wrote before it."""
+        seen = ((buffer, read_lag(self._schedule, op, buffer)) for buffer in op.reads)
+        return [buffer for buffer, source in seen if source is not None and source[0] is not op]
 
     def _is_ids(self, rank: int, name: str) -> bool:
         buffer = self._schedule.buffer(rank, name)

@@ -272,3 +272,11 @@ def test_all_choices_of_stages_ways_and_chunks_are_pipelines() -> None:
     for choice in found:
         assert choice.chunks is not None
         assert check(gnnpipe(halo_of(choice.chunks), spec_of(), choice, Numbers.FLOAT32)).num_ranks == 4
+
+
+@pytest.mark.parametrize(("stages", "ways"), [(2, 1), (2, 2), (1, 4)])
+def test_snapshots_are_as_old_as_they_serve_however_many_ways_there_are(stages: int, ways: int) -> None:
+    """With ways the rows of a snapshot came through exchanges that change their table in place."""
+    schedule = schedule_of(8, stages=stages, ways=ways, freeze=3)
+    ages = {read.ages for read in staleness_table(schedule) if read.reads.startswith("hist")}
+    assert ages == {(1, 2, 3)}
