@@ -7,6 +7,7 @@ import typer
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
+from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set, at_least_1
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Results, scenario_bar
@@ -52,6 +53,7 @@ def convergence_command(
     require_torch("halocast convergence")
     for option, value in (("--jobs", jobs), ("--seeds", seeds), ("--tune-seeds", tune_seeds)):
         at_least_1(option, value)
+    require(out is None or out.is_dir() or not out.exists(), f"--out {out}: is a file, not a directory")
     with scenario_bar("training") as tell:
         trained = convergence(
             load_tables(scenario, overrides or []),

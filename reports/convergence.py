@@ -8,6 +8,7 @@ from statistics import mean
 from types import MappingProxyType
 from typing import Any
 
+from halocast.base.files import whole_file
 from halocast.reports.figures import Panel, draw_panels
 from halocast.reports.scores import CaseScores, epochs_of, mean_curve
 from halocast.reports.table import aligned, csv_table, markdown_rows
@@ -92,10 +93,10 @@ def score_table(cases: Sequence[CaseScores]) -> str:
 
 
 def _wrapped(row: list[str]) -> Iterator[list[str]]:
-    first, *more = textwrap.wrap(row[0], LABEL_WIDTH) or [""]
+    first, *more = textwrap.wrap(row[0], LABEL_WIDTH, subsequent_indent="  ") or [""]
     yield [first, *row[1:]]
     for rest in more:
-        yield [f"  {rest}"[:LABEL_WIDTH], *[""] * (len(row) - 1)]
+        yield [rest, *[""] * (len(row) - 1)]
 
 
 def remarks(cases: Sequence[CaseScores]) -> list[str]:
@@ -198,4 +199,5 @@ def write_report(directory: Path, cases: Sequence[CaseScores], within: float, sc
         "report.md": report_text(cases, within, scenario, list(drawn)),
     }
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        with whole_file(directory / name) as path:
+            path.write_text(text, encoding="utf-8")

@@ -38,8 +38,10 @@ class Case:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """What is overridden that a case to compare with must have as well."""
-        return {key: value for key, value in self.overrides.items() if key.partition(".")[0] not in NOT_THE_BASES}
+        """What is overridden, by a preset too, that a case to compare with must have as well."""
+        preset = METHODS[self.method].presets.get(str(self.overrides.get(f"method.{PRESET}")), {})
+        said = {**{key: value for key, value in preset.items() if "." in key}, **self.overrides}
+        return {key: value for key, value in said.items() if key.partition(".")[0] not in NOT_THE_BASES}
 
 
 def parse_case(text: str) -> Case:
@@ -70,20 +72,21 @@ def combined_cases(methods: Sequence[str], vary: Mapping[str, Sequence[Any]]) ->
     for key, values in vary.items():
         key_place(key)
         require(len(values) > 0, f"vary {key}: no values")
-        has = any(_has(method, key) for method in methods)
+        has = any(has_option(method, key) for method in methods)
         require(has, f"vary {key}: none of {', '.join(methods)} has this option")
     return [case for method in methods for case in _combined(method, vary)]
 
 
 def _combined(method: str, vary: Mapping[str, Sequence[Any]]) -> Iterator[Case]:
-    own = {key: values for key, values in vary.items() if _has(method, key)}
+    own = {key: values for key, values in vary.items() if has_option(method, key)}
     for values in product(*own.values()):
         overrides = dict(zip(own, values, strict=True))
         words = [f"{key.removeprefix('method.')}={_written(value)}" for key, value in overrides.items()]
         yield Case(label=" ".join([method, *words]), method=method, overrides=overrides)
 
 
-def _has(method: str, key: str) -> bool:
+def has_option(method: str, key: str) -> bool:
+    """Whether a method takes a key; those of other sections than its own all do."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     section, name = key_place(key)
@@ -107,6 +110,15 @@ def base_of(case: Case, cases: Sequence[Case], named: str | None = None) -> Case
         return by_label[named]
     same = (other for other in cases if other.method == "vanilla" and other.setting == case.setting)
     return next(same, cases[0])
+
+
+def require_own_options_used(tables: Mapping[str, Any], cases: Sequence[Case]) -> None:
+    """Refuse options of the scenario's own method where no case has that method: nobody would see them."""
+    own = tables.get("method", {})
+    name, options = own.get("name", "vanilla"), [key for key in own if key != "name"]
+    used = not options or any(case.method == name for case in cases)
+    which = ", ".join(f"method.{key}" for key in options)
+    require(used, f"{which}: belongs to {name}, which is no case; say it in a case, for example 'bns rate=0.1'")
 
 
 def require_distinct(cases: Sequence[Case]) -> None:

@@ -12,12 +12,19 @@ from statistics import mean
 from typing import Any, ClassVar
 
 from halocast.base.errors import InputError
-from halocast.base.files import whole_directory
 from halocast.base.records import require
 from halocast.reports.convergence import answer, seed_records, write_report
 from halocast.reports.scores import CaseScores, SeedScores, Trial, paired
 from halocast.reports.summary import from_flat
-from halocast.study.cases import Case, base_of, combined_cases, parse_case, require_distinct
+from halocast.study.cases import (
+    Case,
+    base_of,
+    combined_cases,
+    has_option,
+    parse_case,
+    require_distinct,
+    require_own_options_used,
+)
 from halocast.study.pool import Pool, open_pool
 from halocast.study.queries import Progress, Query, complete, training_of
 from halocast.study.results import ResultFile, State, Stored, Tables
@@ -28,6 +35,7 @@ from halocast.study.sweep import key_place, result_path
 from halocast.study.training import Trained
 
 LEARNING_RATE = "run.lr"
+DRAWS = "method.seed"  # of what a method samples
 WITHIN = 0.5  # points of the baseline that count as as good
 Values = Mapping[str, Any]  # of searched keys
 NOT_YET = "not trained yet"
@@ -54,9 +62,9 @@ class Convergence(Showable):
         return seed_records(self.rows)
 
     def write(self, directory: str | Path) -> None:
-        """Write the report into a directory: report.md, results.csv, curves.csv and figures."""
-        with whole_directory(Path(directory)) as temporary:
-            write_report(temporary, self.rows, self.within, self.scenario)
+        """Write the report into a directory: report.md, results.csv, curves.csv and figures; other files stay."""
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        write_report(Path(directory), self.rows, self.within, self.scenario)
 
 
 def convergence(
@@ -107,9 +115,13 @@ def chosen_cases(
     """The cases that were asked for; without any, vanilla and the scenario's own method."""
     own = str(tables.get("method", {}).get("name", "vanilla"))
     usual = () if written else tuple(dict.fromkeys(("vanilla", own)))
+    require(
+        not (vary and written) or bool(methods), "vary: which methods? a case says its own keys (--methods bns,psc)"
+    )
     combined = combined_cases(methods or usual, vary) if methods or vary or not written else []
     cases = [*(parse_case(text) for text in written), *combined]
     require_distinct(cases)
+    require_own_options_used(tables, cases)
     return cases
 
 
@@ -150,12 +162,14 @@ class _Study:
         return len(self.cases) * (searched + left)
 
     def query(self, case: Case, values: Values, seed: int) -> Query:
-        """The training of a case; what the case says itself wins over searched values."""
+        """The training of a case; what it says itself wins over searched values, and over the seed of its draws."""
         tables = case.tables(self.tables)
         for key, value in values.items():
-            if key not in case.overrides:
+            if key not in case.overrides and has_option(case.method, key):
                 set_key(tables, *key_place(key), value)
         set_key(tables, "run", "seed", seed)
+        if has_option(case.method, DRAWS) and "seed" not in tables["method"]:
+            set_key(tables, *key_place(DRAWS), seed)
         return training_of(tables)
 
     @property
@@ -224,12 +238,12 @@ def _rows(study: _Study, trainings: _Trainings) -> list[CaseScores]:
 
 
 def _trial(values: Values, queries: Sequence[Query], stored: Mapping[str, Stored]) -> Trial:
-    """The mean over seeds of the best validation score; test scores are not read."""
+    """The mean over seeds of the best validation score, if all have trained; test scores are not read."""
     done = [stored[query.key] for query in queries if query.key in stored]
     best = [
         max(scores["val"] for scores in _trained(one).evaluated.values()) for one in done if one.state is State.DONE
     ]
-    return Trial(values=values, val=mean(best) if best else None)
+    return Trial(values=values, val=mean(best) if len(best) == len(queries) else None)
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:

@@ -14,7 +14,8 @@ from typing import Any
 
 MADE_OF = (".py", ".toml", ".csv")  # code, and the constants, cards and figures that it reads
 TRAINS = ("base", "schedule", "graph", "models", "methods", "exec", "study/workload.py")  # code that a training runs
-TRAINED = ("graph", "model", "method", "run", "world")  # sections that a training reads; of [cluster], the GPUs
+TRAINED = ("graph", "model", "method", "run", "world")  # sections that a training reads
+RANKS = ("gpus", "hosts", "name", "file")  # keys of [cluster] that may say how many ranks train
 IRRELEVANT = {("run", "timeout_s"), ("graph", "dataset")}  # a file is known by its content, wherever it is
 
 
@@ -72,8 +73,9 @@ def training_key(tables: dict[str, Any]) -> str:
         section: {key: value for key, value in tables.get(section, {}).items() if (section, key) not in IRRELEVANT}
         for section in TRAINED
     }
-    gpus, graph = tables.get("cluster", {}).get("gpus"), _content(str(tables.get("graph", {}).get("dataset", "")))
-    text = json.dumps([training_version(), said, gpus, graph], sort_keys=True, default=str)
+    ranks = [tables.get("cluster", {}).get(key) for key in RANKS]
+    graph = _content(str(tables.get("graph", {}).get("dataset", "")))
+    text = json.dumps([training_version(), said, ranks, graph], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

@@ -18,7 +18,7 @@ from halocast.cli import run as command
 from halocast.reports.convergence import answer, score_panels, score_table
 from halocast.reports.scores import CaseScores, Difference, SeedScores, Spread, mean_curve, paired
 from halocast.study.cases import base_of, combined_cases, parse_case
-from halocast.study.convergence import Convergence, convergence
+from halocast.study.convergence import Convergence, _Study, convergence
 from halocast.study.queries import training_of
 from halocast.study.results import ResultFile, State
 from halocast.study.training import thinned
@@ -185,6 +185,53 @@ def test_a_case_is_compared_with_vanilla_in_its_own_setting() -> None:
     assert base_of(straggling, cases, "pipegcn model.layers=2").label == "pipegcn model.layers=2"
     with pytest.raises(InputError, match="baseline: unknown case 'gone'"):
         base_of(straggling, cases, "gone")
+
+
+def test_what_a_preset_says_of_the_model_is_part_of_the_setting() -> None:
+    cases = [
+        parse_case(text) for text in ("vanilla", "vanilla model.norm=l2", "digest preset=paper", "bns preset=paper")
+    ]
+    assert base_of(cases[2], cases) == cases[1]
+    assert base_of(cases[3], cases) == cases[0]
+
+
+def test_options_of_a_method_that_is_no_case_are_refused(tmp_path: Path) -> None:
+    tables = {**TINY, "method": {"name": "pipegcn", "gamma": 0.5}}
+    with pytest.raises(InputError, match=r"method.gamma: belongs to pipegcn, which is no case"):
+        convergence(tables, cases=["vanilla"], results=tmp_path / "r.sqlite", train=False)
+    assert convergence(tables, methods=["vanilla", "pipegcn"], results=tmp_path / "r.sqlite", train=False).rows
+
+
+def test_every_seed_has_draws_of_its_own_unless_a_case_says_which() -> None:
+    study = _Study(
+        tables=TINY,
+        cases=(parse_case("bns"), parse_case("bns seed=7"), parse_case("vanilla")),
+        tries=({},),
+        num_seeds=2,
+        num_tuned=1,
+    )
+    queries = [study.query(case, {}, 3).tables["method"] for case in study.cases]
+    assert [table.get("seed") for table in queries] == [3, 7, None]
+
+
+def test_a_search_leaves_methods_alone_that_do_not_have_its_key() -> None:
+    study = _Study(tables=TINY, cases=(parse_case("vanilla"),), tries=({},), num_seeds=2, num_tuned=1)
+    assert study.query(study.cases[0], {"method.gamma": 0.5}, 0).reason == ""
+
+
+def test_a_long_name_of_a_case_is_told_whole() -> None:
+    label = "gnnpipe chunks=8 shuffle=false late_gradients=true freeze=23 lockstep=true"
+    table = score_table([case_scores(label, seed_scores(0, (0, 1.0, 0.5)))])
+    assert " ".join(table.split()).count("freeze=23") == 1
+    assert all(word in table.split() for word in label.split())
+
+
+def test_a_report_leaves_other_files_of_its_directory_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep", encoding="utf-8")
+    rows = (case_scores("vanilla", seed_scores(0, (0, 1.0, 0.5))),)
+    Convergence(rows=rows, within=0.5, scenario="").write(tmp_path)
+    assert (tmp_path / "mine.txt").exists()
+    assert (tmp_path / "report.md").exists()
 
 
 def test_a_curve_keeps_its_last_point_however_thin() -> None:

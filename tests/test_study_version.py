@@ -117,11 +117,14 @@ def test_a_training_is_known_by_the_content_of_its_graph_and_what_it_depends_on(
 
     first = key("one", "a.npz")
     assert key("one", "elsewhere.npz") == first
-    assert key("one", "a.npz", run={"lr": 0.1, "timeout_s": 3.0}, cluster={"name": "x"}, plan={"gpus": [2]}) == first
+    aside = {"run": {"lr": 0.1, "timeout_s": 3.0}, "cluster": {"transport": "gloo"}, "plan": {"gpus": [2]}}
+    assert key("one", "a.npz", **aside) == first
     others = [
         key("two", "b.npz"),
         key("one", "a.npz", run={"lr": 0.2}),
         key("one", "a.npz", cluster={"gpus": 4}),
+        key("one", "a.npz", cluster={"hosts": 2}),
+        key("one", "a.npz", cluster={"name": "x"}),
         key("one", "a.npz", world={"speed": {"0": 0.5}}),
     ]
-    assert len({first, *others}) == 5
+    assert len({first, *others}) == 1 + len(others)
