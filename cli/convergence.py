@@ -75,7 +75,7 @@ def convergence_command(
 def _values(option: str, texts: list[str] | None) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for text in texts or ():
-        key, some = parse_vary(text)
+        key, some = parse_vary(text, option)
         if key in values:
             raise InputError(f"{option} {key}: given twice")
         values[key] = some

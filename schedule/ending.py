@@ -63,7 +63,10 @@ class Ending:
                 self.finished(epoch)
 
     def awaits(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
-        """The instances that an op waits for; of other ranks', none that they may not come to."""
+        """The instances that an op waits for; of other ranks', none that they may not come to.
+
+        A rank that is told too late that all are done begins an epoch more, and must not wait there for those who know.
+        """
         waits, last = self.schedule.awaits(op, epoch), self.num_epochs - 1
         if epoch <= last:
             return waits

@@ -118,7 +118,7 @@ def require_own_options_used(tables: Mapping[str, Any], cases: Sequence[Case]) -
     name, options = own.get("name", "vanilla"), [key for key in own if key != "name"]
     used = not options or any(case.method == name for case in cases)
     which = ", ".join(f"method.{key}" for key in options)
-    require(used, f"{which}: belongs to {name}, which is no case; say it in a case, for example 'bns rate=0.1'")
+    require(used, f"{which}: said of {name}, the scenario's method, which is no case; say it in a case: 'bns rate=0.1'")
 
 
 def require_distinct(cases: Sequence[Case]) -> None:

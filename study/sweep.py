@@ -113,11 +113,11 @@ def require_some_legal(jobs: Sequence[Query]) -> None:
         raise InputError(f"none of {len(jobs)} combinations is legal; the first: {jobs[0].reason}")
 
 
-def parse_vary(text: str) -> tuple[str, list[Any]]:
+def parse_vary(text: str, option: str = "--vary") -> tuple[str, list[Any]]:
     """Parse `cluster.gpus=2,4,8` -> ("cluster.gpus", [2, 4, 8]); values that are not TOML are strings."""
     place, equals, values = text.partition("=")
     key = place.strip()
-    require(bool(equals and values.strip()), f"--vary {text!r}: expected section.key=value,value,…")
+    require(bool(equals and values.strip()), f"{option} {text!r}: expected section.key=value,value,…")
     key_place(key)
     try:
         return key, list(tomllib.loads(f"values = [{values}]")["values"])

@@ -98,6 +98,17 @@ def test_a_bound_does_not_make_a_rank_wait_for_epochs_that_never_come(bound: int
     assert min(epochs_of(null)) == 4
 
 
+def test_nobody_waits_for_an_epoch_that_another_rank_need_not_do() -> None:
+    """Else a rank that learns too late that all are done would wait, in a further epoch, for one that has stopped."""
+    schedule = schedule_of("digest-a", "method.bound=1")
+    ending = Ending(schedule=schedule, rank=0, num_epochs=5)
+    fetch = schedule.find(0, "fetch")
+    assert fetch is not None
+    others = {epoch: {n for op, n in ending.awaits(fetch, epoch) if op.rank != 0} for epoch in (4, 5, 6, 7, 9)}
+    assert others == {4: {2}, 5: {3}, 6: {4}, 7: {4}, 9: {4}}
+    assert {n for op, n in ending.awaits(fetch, 9) if op.rank == 0} == {8}
+
+
 def test_without_hardware_it_ends_together_too() -> None:
     trace = execute_null(schedule_of("digest-a"), 5)
     assert min(epochs_of(trace)) == 5

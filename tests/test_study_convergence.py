@@ -197,7 +197,7 @@ def test_what_a_preset_says_of_the_model_is_part_of_the_setting() -> None:
 
 def test_options_of_a_method_that_is_no_case_are_refused(tmp_path: Path) -> None:
     tables = {**TINY, "method": {"name": "pipegcn", "gamma": 0.5}}
-    with pytest.raises(InputError, match=r"method.gamma: belongs to pipegcn, which is no case"):
+    with pytest.raises(InputError, match=r"method.gamma: said of pipegcn, the scenario's method, which is no case"):
         convergence(tables, cases=["vanilla"], results=tmp_path / "r.sqlite", train=False)
     assert convergence(tables, methods=["vanilla", "pipegcn"], results=tmp_path / "r.sqlite", train=False).rows
 
