@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,19 +21,21 @@ import torch.distributed as dist
 
 from halocast.base.errors import InputError, RunError
 from halocast.base.files import whole_file
-from halocast.exec.chunks.stage import make_state
+from halocast.exec.chunks.stage import read_state
 from halocast.exec.launch.affinity import give_turn, go_first, keep_to_cores, share_of_cores
 from halocast.exec.launch.job import Job, read_job
-from halocast.exec.run.fresh import set_initial_values
+from halocast.exec.run.begin import begin
 from halocast.exec.run.handlers import handle, require_handlers
-from halocast.exec.run.importance import draw_ahead
 from halocast.exec.run.interpret import Interpreter
+from halocast.exec.run.outcome import rank_seed, result_of
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
 from halocast.exec.run.train import Clock, train
 from halocast.exec.store.push_pull import join_store, wait_for_pushes
-from halocast.exec.transport.comm import Endpoint, PeerError, barrier
+from halocast.exec.transport.channels import make_channels
+from halocast.exec.transport.comm import Endpoint, PeerError
 from halocast.exec.transport.device import Seam, ending, open_device
+from halocast.exec.transport.link import Call, drain
 from halocast.schedule.ir import COLLECTIVE, MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
@@ -111,8 +112,9 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     keep_freed_memory()
     threads = job.settings.threads or num_cores
     torch.set_num_threads(threads)
-    torch.manual_seed(job.settings.seed + 1000003 * rank)  # dropout differs between ranks, weights do not
-    state = make_state(job, directory, rank, link)
+    torch.manual_seed(rank_seed(job.settings.seed, rank))
+    state = read_state(job, directory, rank, link)
+    state.channels = make_channels(state)
     clock = Clock(aligned=num_local < num_ranks)
     interpreter = Interpreter(
         schedule=job.schedule,
@@ -125,12 +127,11 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
         elsewhere=partial(wait_for_pushes, state),
     )
     state.progress = interpreter.progress
-    set_initial_values(state)
-    draw_ahead(state)
+    drain(begin(state))
     join_store(state)
     scores = train(state, interpreter, clock, directory)
     _save(directory, state, interpreter, scores)
-    barrier(link, "the end")  # a rank that left early would break its peers
+    drain(link.meet(Call("the end")))  # a rank that left early would break its peers
     if state.store is not None:
         state.store.close()
     dist.destroy_process_group()
@@ -197,19 +198,10 @@ def _save(directory: Path, state: RankState, interpreter: Interpreter, scores: d
         interpreter.spans, source="executed", num_ranks=state.schedule.num_ranks, num_epochs=settings.epochs
     )
     save_trace(trace, directory / f"trace-{rank}.jsonl")
-    result = {
-        "history": [asdict(epoch) for epoch in state.history],
-        "scores": scores,
-        "weight_hashes": state.weight_hashes,
-        "peak_memory_bytes": _peak_memory(state.link.device),
-        "ages": state.ages.as_json(),
-        "received_rows": {name: channel.recv_rows for name, channel in state.channels.items()},
-        "errors": [asdict(error) for error in state.errors],
-        "tallies": {name: asdict(tally) for name, tally in state.tallies.items()},
-    }
+    result = {**result_of(state, scores), "peak_memory_bytes": _peak_memory(state.link.device)}
     (directory / f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
     if settings.audit:
-        tensors = {"weights": state.weights, "grads": state.kept_grads, "logits": state.logits()}
+        tensors = {"weights": state.weights, "grads": state.kept_grads, "logits": drain(state.logits())}
         torch.save({name: tensor.detach().cpu() for name, tensor in tensors.items()}, directory / f"audit-{rank}.pt")
 
 

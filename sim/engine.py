@@ -3,8 +3,8 @@
 Ties break by (time, issue order), SimPy's own rule, and nothing else; the same input gives the same trace, bit for bit.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from halocast.base.records import require
 from halocast.cluster.catalogue import AllToAll, Cluster
 from halocast.schedule.ending import Ending
 from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Message, Op, Payload, Schedule
+from halocast.schedule.order import ENDLESS, Moment
 from halocast.schedule.trace import Span, Trace, span_of
 from halocast.sim.core import Core, Cores, Steps
 from halocast.sim.cost import op_times
@@ -48,19 +49,16 @@ def simulate(
     `tolerance` lets transfers that lack at most this fraction of their time end with the next one that ends.
     A run that a failed host stops raises StoppedError, which holds the trace until then.
     """
-    if schedule.num_ranks > cluster.num_ranks:
-        raise InputError(
-            f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
-        )
-    world.require_fits(schedule.num_ranks, 1 + cluster.host(schedule.num_ranks - 1))
+    _require_fits(schedule, cluster, world)
     env = simpy.Environment()
     make_links = links_for(schedule.num_ranks, sharing)
     links = network(env) if network else make_links(env, cluster, slack=tolerance, factors=world.links, record=record)
-    engine = _Engine(schedule, cluster, num_epochs, env, links, world)
+    engine, spans = _Engine(schedule, cluster, num_epochs, env, links, world), list[Span]()
+    engine.ended = lambda op, epoch, start_s: spans.append(span_of(op, epoch, start_s, env.now, schedule.num_bytes(op)))
     engine.take(measured_s)
     left = engine.run()
     trace = Trace.of(
-        engine.spans,
+        spans,
         source="simulated",
         num_ranks=schedule.num_ranks,
         num_epochs=num_epochs,
@@ -70,6 +68,42 @@ def simulate(
     if world.failure is not None and left:
         raise StoppedError(_epitaph(world.failure, left), trace, schedule)
     return trace
+
+
+def moments(
+    schedule: Schedule,
+    cluster: Cluster,
+    *,
+    num_epochs: int | None = None,
+    world: World = PERFECT,
+    sharing: Sharing = Sharing.AUTO,
+    tolerance: float = 0.0,
+) -> Iterator[Moment]:
+    """The begins and ends of ops as they happen in virtual time; nothing is simulated that is not asked for.
+
+    Without a number of epochs they have no end. Events of one time come in the order in which they happen.
+    """
+    _require_fits(schedule, cluster, world)
+    require(world.failure is None, "moments of a world in which a host fails: they would never end")
+    env = simpy.Environment()
+    links = links_for(schedule.num_ranks, sharing)(env, cluster, slack=tolerance, factors=world.links, record=False)
+    engine = _Engine(schedule, cluster, ENDLESS if num_epochs is None else num_epochs, env, links, world)
+    seen: deque[Moment] = deque()
+    engine.begun = lambda op, epoch: seen.append(Moment(float(env.now), True, op, epoch))
+    engine.ended = lambda op, epoch, start_s: seen.append(Moment(float(env.now), False, op, epoch))
+    over = env.all_of([process for _, _, process in engine.start()])
+    while not over.processed:
+        env.step()
+        while seen:
+            yield seen.popleft()
+
+
+def _require_fits(schedule: Schedule, cluster: Cluster, world: World) -> None:
+    if schedule.num_ranks > cluster.num_ranks:
+        raise InputError(
+            f"the schedule has {schedule.num_ranks} ranks, cluster {cluster.name} only {cluster.num_ranks}"
+        )
+    world.require_fits(schedule.num_ranks, 1 + cluster.host(schedule.num_ranks - 1))
 
 
 def _epitaph(failure: Failure, left: list[str]) -> str:
@@ -97,7 +131,8 @@ class _Engine:
         self.env = env
         self.links = links
         self.world = world
-        self.spans: list[Span] = []
+        self.begun: Callable[[Op, int], None] = lambda op, epoch: None  # told when an op begins
+        self.ended: Callable[[Op, int, float], None] = lambda op, epoch, start_s: None  # and when it ends
         self.seconds = op_times(schedule, cluster, world.speed)
         transport = settings_of(cluster)
         self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS
@@ -135,11 +170,15 @@ class _Engine:
             )
         self.seconds |= measured_s
 
-    def run(self) -> list[str]:
-        """Run all lanes; returns those that never ended, as text."""
+    def start(self) -> list[tuple[int, Lane, simpy.Process]]:
+        """Start all lanes."""
         ranks = range(self.schedule.num_ranks)
         lanes = [(rank, ops) for rank in ranks for ops in _ordered_lanes(self.schedule, rank)]
-        running = [(rank, ops[0].lane, self.env.process(self.run_lane(ops))) for rank, ops in lanes]
+        return [(rank, ops[0].lane, self.env.process(self.run_lane(ops))) for rank, ops in lanes]
+
+    def run(self) -> list[str]:
+        """Run all lanes; returns those that never ended, as text."""
+        running = self.start()
         if self.world.failure is None:
             self.env.run(until=self.env.all_of([process for _, _, process in running]))
             return []
@@ -197,12 +236,13 @@ class _Engine:
         """Run an op once its waits are over; a straggler's delay counts as part of the first op of its epoch."""
         yield from self._wait(self.endings[op.rank].awaits(op, epoch))
         start = self.env.now
+        self.begun(op, epoch)
         if delay_s > 0:
             yield self.env.timeout(delay_s)
         if self.seconds[op.rank, op.name] > 0:
             yield from self.cores[op.rank].run(self.seconds[op.rank, op.name])
         yield from HANDLERS[op.kind](self, op, epoch)
-        self._record(op, epoch, start)
+        self.ended(op, epoch, start)
         self._finish(op, epoch)
 
     def _wait(self, waits: list[tuple[Op, int]]) -> Steps:
@@ -227,9 +267,6 @@ class _Engine:
             if instance <= epoch:
                 event.succeed()
         self._waiting[key] = late
-
-    def _record(self, op: Op, epoch: int, start_s: float) -> None:
-        self.spans.append(span_of(op, epoch, start_s, self.env.now, self.schedule.num_bytes(op)))
 
     def nothing(self, op: Op, epoch: int) -> Steps:
         """Do nothing: the op's kernels were all there was to do."""

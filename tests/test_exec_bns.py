@@ -22,6 +22,7 @@ from training import (
     small_graph,
     spec_for,
     train,
+    with_channels,
 )
 
 from halocast.exec.launch.job import Job, Settings
@@ -311,7 +312,7 @@ def test_attention_is_not_rescaled() -> None:
     assert graph.scale is not None
     state.values["h.1"][0] = torch.ones(state.part.num_inner, 16, dtype=torch.float64)
     halo = torch.full((len(graph.halo), 16), 2.0, dtype=torch.float64)
-    state.channels["exchange.1"].ring[0] = halo
+    with_channels(state)["exchange.1"].ring[0] = halo
     handle(state, ops["forward.1"], 0)
     assert torch.equal(state.saved[1][0][state.part.num_inner :].detach(), halo)
 

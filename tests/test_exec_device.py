@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from halocast.base.errors import InputError
-from halocast.exec.transport.comm import ONCE, Endpoint, message_tag
+from halocast.exec.transport.comm import ONCE, Endpoint
 from halocast.exec.transport.device import OPEN, Cpu, DeviceKind, Seam, Twin, open_device
+from halocast.exec.transport.dist_channel import message_tag
 from halocast.schedule.ir import Lane
 
 GPU = torch.cuda.is_available()

@@ -17,6 +17,7 @@ from halocast.exec.run.interpret import Progress
 from halocast.exec.run.state import RankState, flatten
 from halocast.exec.store.push_pull import make_store
 from halocast.exec.transport.comm import Endpoint
+from halocast.exec.transport.link import drain
 from halocast.graph import build_parts
 from halocast.methods.digest import Average, ServerStep
 from halocast.models.modules import build_model, summed_loss
@@ -217,7 +218,7 @@ def learnt_in_turns(kind: ModelKind, order: list[int]) -> float:
     states[0].weights.detach().copy_(torch.from_numpy(final))
     whole = RankState(job, build_parts(graph, np.zeros(graph.num_nodes, np.int32))[0], lonely(0))
     whole.weights.detach().copy_(torch.from_numpy(final))
-    right, of = whole.score(whole.logits())[2]
+    right, of = whole.score(drain(whole.logits()))[2]
     return right / of
 
 

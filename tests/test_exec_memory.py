@@ -11,13 +11,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from training import metis_parts, schedule_for, small_graph, spec_for
+from training import metis_parts, schedule_for, small_graph, spec_for, with_channels
 
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.comm import Endpoint
+from halocast.exec.transport.link import drain
 from halocast.graph import build_parts
 from halocast.models.spec import ModelKind
 from halocast.schedule.passes import memory, num_slots
@@ -28,7 +29,10 @@ def state_of(num_parts: int, *, nodes: int = 300, **model: Any) -> RankState:
     graph = small_graph(nodes=nodes)
     parts, spec = build_parts(graph, metis_parts(graph, num_parts)), spec_for(graph, **model)
     job = Job(schedule=schedule_for(parts, spec, "float32"), spec=spec, settings=Settings(epochs=1))
-    return RankState(job, parts[0], Endpoint(rank=0, timeout_s=1.0, backend="gloo", device=torch.device("cpu")))
+    link = Endpoint(rank=0, timeout_s=1.0, backend="gloo", device=torch.device("cpu"))
+    state = RankState(job, parts[0], link)
+    drain(state.precompute())
+    return state
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does n
 
 def tensors_of(state: RankState) -> list[Tensor]:
     """What a rank holds before the first epoch, without its topology."""
-    rings = [slot for channel in state.channels.values() for slot in (*channel.ring, channel.packed)]
+    rings = [slot for channel in with_channels(state).values() for slot in (*channel.ring, channel.packed)]
     nodes = [state.features, state.labels, state.send_rows, *state.mask_rows, *state.mask_labels]
     aggregated = [] if state.aggregated is None else [state.aggregated]
     return [*nodes, *aggregated, state.weights, state.grads, *rings]
@@ -135,11 +139,12 @@ def test_a_precomputed_aggregate_is_counted_where_there_is_one() -> None:
 def test_every_exchange_holds_a_ring_and_a_send_buffer_as_large_as_predicted() -> None:
     state = state_of(3, precompute=False)
     alive = dict(memory(state.schedule, 0).alive)
-    assert set(state.channels) == {"exchange.0", "exchange.1", "exchange.2", "exchange_grad.1", "exchange_grad.2"}
-    for channel in state.channels.values():
+    channels = with_channels(state)
+    assert set(channels) == {"exchange.0", "exchange.1", "exchange.2", "exchange_grad.1", "exchange_grad.2"}
+    for channel in channels.values():
         target = channel.op.writes[0]
         assert len(channel.ring) == num_slots(state.schedule, 0, target) == 2
         assert alive[target] == sum(held(slot) for slot in channel.ring)
     for layer in range(3):
-        assert alive[f"packed.{layer}"] == held(state.channels[f"exchange.{layer}"].packed) > 0
-    assert held(state.channels["exchange_grad.1"].packed) == 0
+        assert alive[f"packed.{layer}"] == held(channels[f"exchange.{layer}"].packed) > 0
+    assert held(channels["exchange_grad.1"].packed) == 0

@@ -27,8 +27,11 @@ from halocast.exec.launch.local import free_port
 from halocast.exec.run.handlers import handle
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import Channel, Endpoint, all_reduce, barrier, gather_once, smallest
+from halocast.exec.transport.channels import make_channels
+from halocast.exec.transport.comm import Endpoint, smallest
 from halocast.exec.transport.device import Cpu, Event, Past, Seam, Twin, ending, open_device
+from halocast.exec.transport.dist_channel import DistChannel
+from halocast.exec.transport.link import Call, drain
 from halocast.graph import build_parts
 from halocast.schedule.ir import Exchange, Kind, Lane, Matrix, Op, Schedule
 from halocast.schedule.trace import Span
@@ -91,10 +94,10 @@ def beside() -> Schedule:
     return Schedule(num_ranks=RANKS, ops=tuple(ops), matrices=(Matrix("halo", counts),))
 
 
-def channel_for(link: Endpoint, op: Op, number: int) -> Channel:
+def channel_for(link: Endpoint, op: Op, number: int) -> DistChannel:
     """Seven rows with every peer, in a ring of two."""
     rows = [0 if peer == link.rank else 7 for peer in range(RANKS)]
-    return Channel(
+    return DistChannel(
         op=op,
         tag=number,
         num_tags=2,
@@ -133,7 +136,8 @@ def lane_progress(rank: int, groups: dict[Lane, Any]) -> dict[str, Any]:
             steps.append(computes_until(lambda: interpreter.progress.is_done("exchange.0", epoch)))
             return 0
         assert begun[epoch].wait(LIMIT_S)
-        sent = channel.run(epoch, packed_rows(link, epoch, 0))
+        channel.give(epoch, packed_rows(link, epoch, 0))
+        sent = channel.take(epoch)
         received.append(channel.read(epoch)[:, 0].tolist())
         return sent
 
@@ -154,13 +158,14 @@ def exchanges(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
         for name in ("isend", "irecv"):
             patch.setattr(dist, name, noting(given, name))
         for (epoch, k), rows in packed.items():
-            channels[k].run(epoch, rows)
+            channels[k].give(epoch, rows)
+            channels[k].take(epoch)
             received[epoch, k] = channels[k].read(epoch)[:, 0].tolist()
     counts = channels[0].send_rows
-    once = gather_once(link, packed_rows(link, 7, 7), counts, counts, "once")
+    once = drain(link.trade(packed_rows(link, 7, 7), counts, counts, "once"))
     total = torch.full((5,), rank + 1.0, device=link.device)
-    sent = all_reduce(link, total, "sum")
-    barrier(link, "a barrier")
+    drain(link.sum(total, Call("sum")))
+    drain(link.meet(Call("a barrier")))
     of_device = {memory(rows) for rows in (*packed.values(), *channels[0].ring, *channels[1].ring)}
     return {
         "received": received,
@@ -168,7 +173,7 @@ def exchanges(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
         "rooms": {tag: memory(rows) for name, rows, tag in given if name == "irecv"},
         "num_of_device": sum(memory(rows) in of_device for _, rows, _ in given),
         "once": once[:, 0].tolist(),
-        "total": (total.tolist(), sent, smallest(link, rank + 3.0, "least")),
+        "total": (total.tolist(), smallest(link, rank + 3.0, "least")),
     }
 
 
@@ -194,11 +199,12 @@ def training(rank: int, seam: Seam, groups: dict[Lane, Any]) -> dict[str, Any]:
     schedule = schedule_for(parts, spec, "float32", "pipegcn")
     job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=EPOCHS, timeout_s=LIMIT_S))
     state = RankState(job, parts[rank], link_for(rank, seam, groups))
+    state.channels = make_channels(state)
     run = ending(seam, partial(handle, state))
     interpreter = Interpreter(schedule=schedule, rank=rank, handle=run, timeout_s=LIMIT_S, enter_lane=seam.enter)
     state.progress = interpreter.progress
     interpreter.run(interpreter.ending(EPOCHS))
-    return {"weights": state.weights.detach().cpu(), "logits": state.logits().cpu(), "spans": interpreter.spans}
+    return {"weights": state.weights.detach().cpu(), "logits": drain(state.logits()).cpu(), "spans": interpreter.spans}
 
 
 def run_rank(rank: int, port: int, directory: Path) -> None:
@@ -272,7 +278,7 @@ def test_every_row_arrives_at_its_peer_in_its_epoch_and_exchange(left: Left, dev
         found = rank["exchanges"][device]["received"]
         assert found == {(e, k): expected_rows(number, e, k) for e in range(EPOCHS) for k in range(2)}
         assert rank["exchanges"][device]["once"] == expected_rows(number, 7, 7)
-        assert rank["exchanges"][device]["total"] == ([15.0] * 5, 32, 3.0)
+        assert rank["exchanges"][device]["total"] == ([15.0] * 5, 3.0)
 
 
 @pytest.mark.parametrize(("device", "share"), [("cpu", 1), ("twin", 0), pytest.param("cuda", 0, marks=CUDA.marks)])

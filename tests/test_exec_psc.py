@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import torch
 from dense import Dense, train_stale, with_edges, without_cut
-from training import EPOCHS, Trained, metis_parts, random_parts, schedule_for, small_graph, spec_for, train
+from training import (
+    EPOCHS,
+    Trained,
+    metis_parts,
+    random_parts,
+    schedule_for,
+    small_graph,
+    spec_for,
+    train,
+    with_channels,
+)
 
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.run.drawn import all_ids
@@ -272,7 +282,7 @@ def test_halo_rows_that_never_came_matter_as_much_as_others_do() -> None:
 def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer(lengths: Lengths) -> None:
     """Own rows as they are, halo rows as received; for GCN a neighbour counts less the more it has itself."""
     state = first_rank(kind=ModelKind.GCN, tau=0, lengths=lengths)
-    part, rng = PARTS[0], np.random.default_rng(0)
+    channels, part, rng = with_channels(state), PARTS[0], np.random.default_rng(0)
     some = np.sort(rng.permutation(part.num_halo)[:20])
     state.values["needs"][0] = all_ids(torch.from_numpy(some), np.array([0, 20, 20, 20]))
     squares = np.zeros(part.num_inner + part.num_halo)
@@ -282,7 +292,7 @@ def test_importance_is_the_length_of_rows_after_the_matrix_of_their_layer(length
             state.values["h.1"][0] = torch.from_numpy(inner)
         else:
             inner = part.features.astype(np.float64)
-        state.channels[f"exchange.{layer}"].ring[0] = torch.from_numpy(halo)
+        channels[f"exchange.{layer}"].ring[0] = torch.from_numpy(halo)
         matrix = state.model.linears[layer].neighbours.weight.detach().numpy().T  # type: ignore[union-attr,operator]
         matrix = np.eye(width) if lengths is Lengths.ROWS else matrix
         own, others = ((inner @ matrix) ** 2).sum(1), ((halo @ matrix) ** 2).sum(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from schedules import op, two_rank_exchange
-from training import metis_parts, schedule_for, small_graph, spec_for
+from training import metis_parts, schedule_for, small_graph, spec_for, with_channels
 
 from halocast.cluster.catalogue import load_cluster
 from halocast.exec.chunks.stage import ChunkState
@@ -178,14 +178,19 @@ def test_a_slow_rank_packs_slowly_in_the_executor(monkeypatch: pytest.MonkeyPatc
     state = RankState(Job(schedule=schedule, spec=spec, settings=settings), PARTS[0], HOST)
     exchange = schedule.find(0, "exchange.0")
     assert exchange is not None
-    channel, moved = state.channels["exchange.0"], list[torch.Tensor]()
+    channel, moved = with_channels(state)["exchange.0"], list[torch.Tensor]()
 
     def pack(self: object, rows: torch.Tensor, picked: torch.Tensor) -> torch.Tensor:
         time.sleep(0.02)
         return rows[picked]
 
     monkeypatch.setattr(type(channel), "pack", pack)
-    monkeypatch.setattr(type(channel), "run", lambda self, epoch, packed: moved.extend([packed]))
+
+    def begun(self: object, epoch: int, packed: torch.Tensor) -> list[object]:
+        moved.append(packed)
+        return []
+
+    monkeypatch.setattr(type(channel), "_start", begun)
     start = time.perf_counter()
     handle(state, exchange, 0)
     assert time.perf_counter() - start >= 0.2
@@ -200,8 +205,7 @@ def test_a_pipeline_makes_no_channels_for_what_it_swaps_in_place() -> None:
     schedule = schedule_for(parts, spec, "float64", "gnnpipe", stages=1, ways=2)
     assert any(o.verb == "swap" for o in schedule.ops)
     job = Job(schedule=schedule, spec=spec, settings=Settings(epochs=1, dtype="float64"))
-    state = ChunkState(job, list(parts), 0, HOST)
-    assert state.channels == {}
+    assert with_channels(ChunkState(job, list(parts), 0, HOST)) == {}
 
 
 def renamed(schedule: Schedule) -> Schedule:

@@ -11,6 +11,7 @@ from halocast.exec.chunks.stage import ENTER, NOTHING, Chunk, ChunkState, chunk_
 from halocast.exec.run.fresh import note_error, other_gradients
 from halocast.exec.run.notes import ALL_LAYERS
 from halocast.exec.run.state import EpochOutcome, RankState
+from halocast.exec.transport.link import Call, Halves
 from halocast.models.modules import hits, summed_loss
 from halocast.schedule.ir import Op, Role
 
@@ -82,13 +83,15 @@ def _note_snapshot(here: ChunkState, layer: int, chunk: Chunk, epoch: int) -> No
     note_error(here, epoch, layer, "features", snapshot[old], rows[old])
 
 
-def note_gradient(here: ChunkState, epoch: int) -> None:
+def note_gradient(here: ChunkState, epoch: int) -> Halves[None]:
     """Note how far the gradient of a stage's weights is from that of all chunks as one, with the same dropout.
 
     All ranks call it before any has made its step; each goes through all layers, with the weights of all stages.
     """
-    with other_gradients(here):
-        here.share_weights()
+    used, weights = here.grads.clone(), here.weights.detach().clone()
+    yield from here.link.meet(Call(f"the fresh gradient of epoch {epoch}"))
+    with here.at_weights(weights), other_gradients(here):  # others may have come after this rank's step
+        yield from here.share_weights()
         logits = chunk_logits(here, here.chunks, here.model, partial(here.draw_dropout, epoch))
         loss = summed_loss(logits[here.mask_rows[0]], here.mask_labels[0]) / here.part.num_train_total
         torch.autograd.backward(loss)
@@ -97,7 +100,7 @@ def note_gradient(here: ChunkState, epoch: int) -> None:
     for weight in (weight for weight in here.model.parameters() if id(weight) not in own):
         weight.grad = None
     if here.way == 0:  # the ways of a stage have summed theirs
-        note_error(here, epoch, ALL_LAYERS, "weights", here.grads, fresh)
+        note_error(here, epoch, ALL_LAYERS, "weights", used, fresh)
 
 
 def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int) -> None:

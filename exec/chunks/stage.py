@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from halocast.exec.launch.job import FORWARD_CHUNK, Job, read_part, read_scored
 from halocast.exec.run.part_tensors import PartTensors, block_of
 from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, flatten
-from halocast.exec.transport.comm import Endpoint, all_reduce
+from halocast.exec.transport.link import Call, Halves, Link
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
 from halocast.models.modules import NEIGHBOURS, Block, Gnn
@@ -29,21 +29,31 @@ NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
 
-def make_state(job: Job, directory: Path, rank: int, link: Endpoint) -> RankState:
-    """A rank's state: of its part, or of all chunks where the schedule works on chunks."""
+def read_state(job: Job, directory: Path, rank: int, link: Link) -> RankState:
+    """A rank's state from the files of a job."""
+    first = read_part(directory, 0 if works_on_chunks(job) else rank)
+    needed = range(first.num_parts) if works_on_chunks(job) else (rank,)
+    parts = [first if k == first.rank else read_part(directory, k) for k in needed]
+    scored = [part for k in needed if (part := read_scored(directory, k)) is not None]
+    return make_state(job, parts, scored, rank, link)
+
+
+def works_on_chunks(job: Job) -> bool:
+    """Whether every rank needs all parts, since they are chunks that flow through it."""
+    return any(op.verb == FORWARD_CHUNK for op in job.schedule.ops)
+
+
+def make_state(job: Job, parts: list[Part], scored: list[Part], rank: int, link: Link) -> RankState:
+    """A rank's state: of its part, or of all chunks where the schedule works on chunks; scored may be other parts."""
     dtype = getattr(torch, job.settings.dtype)
-    if not any(op.verb == FORWARD_CHUNK for op in job.schedule.ops):
-        state = RankState(job, read_part(directory, rank), link)
-        scored = read_scored(directory, rank)
-        if scored is not None:
-            state.scored = PartTensors(scored, job.spec, dtype, link)
+    if not works_on_chunks(job):
+        state = RankState(job, parts[0], link)
+        if scored:
+            state.scored = PartTensors(scored[0], job.spec, dtype, link)
         return state
-    first = read_part(directory, 0)
-    chunks = [first, *(read_part(directory, k) for k in range(1, first.num_parts))]
-    stage = ChunkState(job, chunks, rank, link)
-    others = [part for k in range(len(chunks)) if (part := read_scored(directory, k)) is not None]
-    if others:
-        stage.scored = ScoredChunks(others, rank, job.spec, dtype, link)
+    stage = ChunkState(job, parts, rank, link)
+    if scored:
+        stage.scored = ScoredChunks(scored, rank, job.spec, dtype, link)
     return stage
 
 
@@ -74,7 +84,7 @@ class HaloPlaces:
 class ChunkState(RankState):
     """The state of a stage beside a rank's usual one: the chunks, and tables of rows by buffer name."""
 
-    def __init__(self, job: Job, parts: list[Part], rank: int, link: Endpoint) -> None:
+    def __init__(self, job: Job, parts: list[Part], rank: int, link: Link) -> None:
         dtype = getattr(torch, job.settings.dtype)
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(job, whole(parts, rank), link)
@@ -135,12 +145,14 @@ class ChunkState(RankState):
     def has(self, names: tuple[str, ...], role: Role) -> bool:
         return bool(self.names(names, role=role))
 
-    def _precompute(self) -> Tensor:
+    def _neighbours(self) -> Halves[Tensor]:
+        yield from ()
         return neighbours(self.spec, self.chunks, self.features)
 
-    @torch.no_grad()
-    def exact_logits(self, model: Gnn) -> Tensor:
-        return chunk_logits(self, self.chunks, model)
+    def exact_logits(self, model: Gnn) -> Halves[Tensor]:
+        yield from ()
+        with torch.no_grad():
+            return chunk_logits(self, self.chunks, model)
 
     def order(self, epoch: int) -> tuple[int, ...]:
         """The chunk in every slot; the same on all stages."""
@@ -189,17 +201,17 @@ class ChunkState(RankState):
         if self.link.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def logits(self) -> Tensor:
+    def logits(self) -> Halves[Tensor]:
         """Exact logits of all nodes, on every rank, with the weights of all stages."""
-        self.share_weights()
-        return super().logits()
+        yield from self.share_weights()
+        return (yield from super().logits())
 
-    def share_weights(self) -> None:
+    def share_weights(self) -> Halves[None]:
         """Send the weights of every stage's layers to all ranks."""
         own = {id(weight) for weight in self.own.parameters()}
         weights = list(self.model.parameters())
         flat = torch.cat([w.detach().reshape(-1) * (id(w) in own and self.way == 0) for w in weights])
-        all_reduce(self.link, flat, "weights of all stages")
+        yield from self.link.sum(flat, Call("weights of all stages"))
         for weight, value in zip(weights, torch.split(flat, [w.numel() for w in weights]), strict=True):
             if id(weight) not in own:
                 weight.data.copy_(value.view_as(weight))
@@ -208,16 +220,18 @@ class ChunkState(RankState):
 class ScoredChunks(PartTensors):
     """All chunks of a graph that is scored and not trained on."""
 
-    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: Endpoint) -> None:
+    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: Link) -> None:
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(whole(parts, rank), spec, dtype, link)
 
-    def _precompute(self) -> Tensor:
+    def _neighbours(self) -> Halves[Tensor]:
+        yield from ()
         return neighbours(self.spec, self.chunks, self.features)
 
-    @torch.no_grad()
-    def exact_logits(self, model: Gnn) -> Tensor:
-        return chunk_logits(self, self.chunks, model)
+    def exact_logits(self, model: Gnn) -> Halves[Tensor]:
+        yield from ()
+        with torch.no_grad():
+            return chunk_logits(self, self.chunks, model)
 
 
 @torch.no_grad()
@@ -257,7 +271,7 @@ def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng((seed, ORDER_STREAM, epoch)).permutation(num_chunks).tolist())
 
 
-def _chunks(parts: list[Part], dtype: torch.dtype, link: Endpoint) -> list[Chunk]:
+def _chunks(parts: list[Part], dtype: torch.dtype, link: Link) -> list[Chunk]:
     bounds = np.cumsum([0, *(part.num_inner for part in parts)]).tolist()
     chunks = []
     for number, (part, halo) in enumerate(zip(parts, table_rows(parts), strict=True)):

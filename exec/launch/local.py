@@ -24,8 +24,8 @@ from typing import Any
 
 from halocast.base.errors import InputError, RunError
 from halocast.exec.launch.emulate import INTERFACE, Host, enter
-from halocast.exec.launch.job import MASKS, Job, write_job
-from halocast.exec.run.notes import Key, RowError, Tally, join_ages, join_errors, join_tallies
+from halocast.exec.launch.job import Job, write_job
+from halocast.exec.run.outcome import Outcome, joined
 from halocast.graph.parts import Part
 from halocast.schedule.ir import SHARED
 from halocast.schedule.trace import Span, Trace, load_trace
@@ -35,18 +35,11 @@ BLAME_S = 1.5  # how long to wait for the failing rank's own message once a peer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """The outcome of a run: its trace, and per epoch the loss and the scores (train, val, test) over all ranks."""
+class Run(Outcome):
+    """The outcome of a run on processes: also its trace, and the peak memory of every rank."""
 
     trace: Trace
-    losses: tuple[float, ...]
-    accuracy: tuple[dict[str, float], ...]  # of the training forward (dropout active, rows as stale as they were)
-    evaluated: dict[int, dict[str, float]]  # epoch -> exact evaluation of the weights after it
-    weight_hashes: tuple[tuple[str, ...], ...]  # per rank, per step; empty without audit
     peak_memory_bytes: tuple[int, ...]
-    ages: dict[Key, dict[int, int]]  # (reader, buffer) -> age in epochs -> rows read
-    errors: tuple[RowError, ...]  # of stale rows; empty unless asked for
-    tallies: dict[str, Tally]  # shares that handlers counted, by name
 
 
 def execute(
@@ -235,20 +228,8 @@ def gather(directory: Path, job: Job) -> Run:
         num_epochs=job.settings.epochs,
         meta={**dict(job.schedule.meta), "transport": job.settings.backend, "dtype": job.settings.dtype},
     )
-    epochs = list(zip(*(result["history"][: job.settings.epochs] for result in results), strict=True))
-    return Run(
-        trace=trace,
-        losses=tuple(sum(rank["loss"] for rank in epoch) for epoch in epochs),
-        accuracy=tuple(_ratio([rank["hits"] for rank in epoch]) for epoch in epochs),
-        evaluated={
-            int(epoch): _ratio([result["scores"][epoch] for result in results]) for epoch in results[0]["scores"]
-        },
-        weight_hashes=tuple(tuple(result["weight_hashes"]) for result in results),
-        peak_memory_bytes=tuple(result["peak_memory_bytes"] for result in results),
-        ages=join_ages([result["ages"] for result in results], [result["received_rows"] for result in results]),
-        errors=join_errors([result["errors"] for result in results]),
-        tallies=join_tallies([result["tallies"] for result in results]),
-    )
+    peaks = tuple(result["peak_memory_bytes"] for result in results)
+    return Run(trace=trace, peak_memory_bytes=peaks, **joined(results, job.settings.epochs))
 
 
 def _from_zero(spans: list[Span]) -> tuple[Span, ...]:
@@ -267,9 +248,3 @@ def _from_zero(spans: list[Span]) -> tuple[Span, ...]:
         for s in spans
     )
     return tuple(sorted(moved, key=lambda span: (span.end_s, span.rank)))
-
-
-def _ratio(ranks: list[list[list[float]]]) -> dict[str, float]:
-    """Scores by mask from (numerator, denominator) of every rank; a mask without nodes has no score."""
-    sums = {name: [sum(pairs[k][side] for pairs in ranks) for side in (0, 1)] for k, name in enumerate(MASKS)}
-    return {name: top / bottom for name, (top, bottom) in sums.items() if bottom}

@@ -11,7 +11,7 @@ from torch import Tensor
 from halocast.exec.run.drawn import Ids, LocalBlock, build_block
 from halocast.exec.run.state import RankState
 from halocast.exec.transport.channels import count_of
-from halocast.exec.transport.comm import gather_once
+from halocast.exec.transport.link import Halves
 from halocast.graph.graph import Ints, Mask, Reals
 from halocast.graph.parts import Part
 from halocast.graph.sampling import (
@@ -78,16 +78,16 @@ def edge_ids(state: RankState, kept: Mask, weights: Reals | None) -> Ids:
     return Ids(picked=lists, rows=_tensor(state, halo), kept=kept, weights=weights)
 
 
-def exchange_ids(state: RankState, op: Op, epoch: int) -> int:
+def exchange_ids(state: RankState, op: Op, epoch: int) -> Halves[int]:
     """Tell the other end which rows travel; if it cannot know how many, that comes first."""
     ids: Ids = state.value(op, op.reads[0], epoch)
     channel, num_bytes = state.channels[op.name], 0
-    counts = channel.recv_rows
     if count_of(op) in state.channels:
-        num_bytes, counts = _announce(state, op, epoch, ids)
-        state.announced[op.name][epoch] = counts
-    num_bytes += channel.run(epoch, _tensor(state, _marked(ids)).reshape(-1, 1))
+        num_bytes, state.announced[op.name][epoch] = _announce(state, op, epoch, ids)
+    yield channel.give(epoch, _tensor(state, _marked(ids)).reshape(-1, 1))
+    num_bytes += channel.take(epoch)
     state.announced[op.name].pop(epoch, None)
+    counts = channel.drawn_rows(epoch) or channel.recv_rows
     came = channel.read(epoch).flatten().cpu().numpy()
     ids_by_peer = joined(np.split(np.where(came < 0, ~came, came), np.cumsum(counts)[:-1]))
     halo = state.rows_of(op.writes[0]) is Rows.HALO_IDS
@@ -105,23 +105,26 @@ def _marked(ids: Ids) -> Ints:
 
 def _announce(state: RankState, op: Op, epoch: int, ids: Ids) -> tuple[int, list[int]]:
     """Tell the other ranks how many ids they get; returns the bytes sent and how many ids come from each rank."""
-    channel = state.channels[count_of(op)]
+    channel = state.channels[count_of(op)]  # of a transport that has to be told sizes
     said = np.array(ids.counts)[np.array(channel.send_rows) > 0]
-    num_bytes = channel.run(epoch, _tensor(state, said).reshape(-1, 1))
+    channel.give(epoch, _tensor(state, said).reshape(-1, 1))
+    num_bytes = channel.take(epoch)
     counts = np.zeros(len(channel.recv_rows), np.int64)
     counts[np.array(channel.recv_rows) > 0] = channel.read(epoch).flatten().cpu().numpy()
     ids_per_rank: list[int] = counts.tolist()
     return num_bytes, ids_per_rank
 
 
-def tell_once(state: RankState, ids: Ids) -> Ids:
+def tell_once(state: RankState, ids: Ids) -> Halves[Ids]:
     """The rows that others need of this rank, which tells them what it needs; outside the schedule, by all ranks."""
     asked, owned = np.array(state.recv_counts) > 0, np.array(state.send_counts) > 0
     said = _tensor(state, np.array(ids.counts)[asked])
-    came = gather_once(state.link, said, asked.astype(int).tolist(), owned.astype(int).tolist(), "numbers of ids")
+    ones = asked.astype(int).tolist(), owned.astype(int).tolist()
+    came = yield from state.link.trade(said, *ones, "numbers of ids")
     counts = np.zeros(len(owned), np.int64)
     counts[owned] = came.cpu().numpy()
-    asks = gather_once(state.link, _tensor(state, ids.picked.ids), ids.counts, counts.tolist(), "ids before the start")
+    told = _tensor(state, ids.picked.ids)
+    asks = yield from state.link.trade(told, ids.counts, counts.tolist(), "ids before the start")
     return sent_ids(state, joined(np.split(asks.cpu().numpy(), np.cumsum(counts)[:-1])))
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from halocast.exec.run.notes import ALL_LAYERS, RowError
 from halocast.exec.run.state import RankState
-from halocast.exec.transport.comm import all_reduce, gather_once
+from halocast.exec.transport.link import Call, Halves
 from halocast.models.modules import summed_loss, widened, with_random_states
 from halocast.schedule.ir import Kind, Role, Rows
 
 
-def set_initial_values(state: RankState) -> None:
+def set_initial_values(state: RankState) -> Halves[None]:
     """Fill buffers that do not begin as zeros, and halo rows that stay as they are; all ranks call it."""
     for buffer in state.schedule.buffers:
         if (
@@ -30,10 +30,10 @@ def set_initial_values(state: RankState) -> None:
             and buffer.rows is Rows.HALO
             and buffer.name not in _written(state)
         ):
-            state.kept[buffer.name] = state.gather(state.features, f"{buffer.name} before the start")
+            state.kept[buffer.name] = yield from state.gather(state.features, f"{buffer.name} before the start")
     if not any(buffer.exact for buffer in state.schedule.buffers):
         return
-    halo, returned = fresh_rows(state)
+    halo, returned = yield from fresh_rows(state)
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.EXCHANGE:
             layer = op.index[0]
@@ -56,21 +56,21 @@ class LayerPass:
     out: Tensor
 
 
-def fresh_rows(state: RankState) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+def fresh_rows(state: RankState) -> Halves[tuple[dict[int, Tensor], dict[int, Tensor]]]:
     """Halo rows of every layer's input, and the gradients that other ranks give back for our rows of it, by layer."""
     state.model.eval()
     with other_gradients(state):
-        halo, passes = _forward(state)
-        returned = _backward(state, halo, passes)
+        halo, passes = yield from _forward(state)
+        returned = yield from _backward(state, halo, passes)
     state.model.train()
     return halo, returned
 
 
-def fresh_gradient(state: RankState, random: tuple[Tensor, ...]) -> Tensor:
+def fresh_gradient(state: RankState, random: tuple[Tensor, ...]) -> Halves[Tensor]:
     """This rank's share of the weights' gradient with all rows fresh, and with the dropout of such random states."""
     with other_gradients(state), with_random_states(random, state.link.device):
-        halo, passes = _forward(state)
-        _backward(state, halo, passes)
+        halo, passes = yield from _forward(state)
+        yield from _backward(state, halo, passes)
         return state.grads.clone()
 
 
@@ -83,14 +83,14 @@ def other_gradients(state: RankState) -> Iterator[None]:
     state.grads.copy_(before)
 
 
-def _forward(state: RankState) -> tuple[dict[int, Tensor], list[LayerPass]]:
+def _forward(state: RankState) -> Halves[tuple[dict[int, Tensor], list[LayerPass]]]:
     halo: dict[int, Tensor] = {}
     passes: list[LayerPass] = []
     rows = state.features
     for layer in range(state.spec.layers):
         joined = rows.detach()
         if state.spec.aggregates(layer) and state.part.num_parts > 1:
-            halo[layer] = state.gather(joined, f"fresh rows of layer {layer}")
+            halo[layer] = yield from state.gather(joined, f"fresh rows of layer {layer}")
             joined = torch.cat([joined, halo[layer]])
         joined.requires_grad_(layer > 0)
         first = passes[0].out.detach().clone().requires_grad_() if state.spec.mixes_first(layer) else None
@@ -99,7 +99,7 @@ def _forward(state: RankState) -> tuple[dict[int, Tensor], list[LayerPass]]:
     return halo, passes
 
 
-def _backward(state: RankState, halo: dict[int, Tensor], passes: list[LayerPass]) -> dict[int, Tensor]:
+def _backward(state: RankState, halo: dict[int, Tensor], passes: list[LayerPass]) -> Halves[dict[int, Tensor]]:
     """The gradients that come back from other ranks, by layer; those of the weights add up in the state."""
     logits = passes[-1].out.detach().requires_grad_()
     share = summed_loss(logits[state.mask_rows[0]], state.mask_labels[0]) / state.part.num_train_total
@@ -109,9 +109,8 @@ def _backward(state: RankState, halo: dict[int, Tensor], passes: list[LayerPass]
         joined = _back(passes[layer], grad)
         grad = joined[: state.block.num_inner].clone()
         if layer in halo:
-            partial = joined[state.block.num_inner :].contiguous()
-            what = f"fresh gradients of layer {layer}"
-            returned[layer] = gather_once(state.link, partial, state.recv_counts, state.send_counts, what)
+            partial, what = joined[state.block.num_inner :], f"fresh gradients of layer {layer}"
+            returned[layer] = yield from state.give_back(partial, what)
             grad.index_add_(0, state.send_rows, returned[layer])
     mixed = [one.first.grad for one in passes if one.first is not None and one.first.grad is not None]
     torch.autograd.backward(passes[0].out, sum(mixed, grad))
@@ -125,39 +124,44 @@ def _back(done: LayerPass, grad: Tensor) -> Tensor:
     return done.rows.grad
 
 
-def note_features(state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor, rows: Tensor | None) -> None:
+def note_features(
+    state: RankState, layer: int, epoch: int, inner: Tensor, used: Tensor, rows: Tensor | None
+) -> Halves[None]:
     """Note how far the halo rows that were used are from fresh ones; `rows` says which, if not all."""
-    fresh = state.gather(inner, f"fresh rows of layer {layer} in epoch {epoch}")
+    used = used.clone()  # fresh ones may come when their buffer has been used again
+    fresh = yield from state.gather(inner, f"fresh rows of layer {layer} in epoch {epoch}")
     note_error(state, epoch, layer, "features", used, fresh if rows is None else fresh[rows])
 
 
-def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> None:
+def note_gradients(state: RankState, layer: int, epoch: int, used: Tensor) -> Halves[None]:
     """Note how far used gradients are from fresh ones: those of halo rows, sent to their owners at once."""
-    partial = state.made_grads[layer]
-    what = f"fresh gradients of layer {layer} in epoch {epoch}"
-    fresh = gather_once(state.link, partial.contiguous(), state.recv_counts, state.send_counts, what)
+    used = used.clone()
+    fresh = yield from state.give_back(state.made_grads[layer], f"fresh gradients of layer {layer} in epoch {epoch}")
     note_error(state, epoch, layer, "gradients", used, fresh)
 
 
-def note_weights(state: RankState, epoch: int) -> None:
+def note_weights(state: RankState, epoch: int) -> Halves[None]:
     """Note how far the gradient of this epoch's step is from a fresh one at the same weights; all ranks call it.
 
     Dropout is that of the epoch, where a layer draws for all its rows at once. The sum over ranks is noted, once.
     """
-    used, fresh = _summed(state, epoch), fresh_gradient(state, state.draws.pop(epoch))
-    all_reduce(state.link, fresh, f"the fresh gradient of epoch {epoch}")
+    used, weights, random = state.grads.clone(), state.weights.detach().clone(), state.draws.pop(epoch)
+    yield from state.link.meet(Call(f"the fresh gradient of epoch {epoch}"))
+    with state.at_weights(weights):  # others may have come after this rank's step
+        yield from _sum_used(state, epoch, used)
+        fresh = yield from fresh_gradient(state, random)
+        yield from state.link.sum(fresh, Call(f"the sum of fresh gradients of epoch {epoch}"))
     if state.rank == 0:
         note_error(state, epoch, ALL_LAYERS, "weights", used, fresh)
 
 
-def _summed(state: RankState, epoch: int) -> Tensor:
-    """The gradient that a step uses: the ranks' sum; where they step alone, of what each counts in the mean weights."""
-    used = state.grads.clone()
+def _sum_used(state: RankState, epoch: int, used: Tensor) -> Halves[None]:
+    """Make the gradient that a step uses of a rank's own: the ranks' sum, of what each counts in the mean weights,
+    where they step alone."""
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.ALLREDUCE and state.names(op.writes, role=Role.WEIGHTS):
             used *= op.work.scale
-            all_reduce(state.link, used, f"the gradients of epoch {epoch}")
-    return used
+            yield from state.link.sum(used, Call(f"the gradients of epoch {epoch}"))
 
 
 def note_error(state: RankState, epoch: int, layer: int, what: str, used: Tensor, fresh: Tensor) -> None:

@@ -17,17 +17,19 @@ from halocast.exec.run.importance import IMPORTANCE
 from halocast.exec.run.state import EpochOutcome, RankState
 from halocast.exec.store.push_pull import pull, push
 from halocast.exec.transport.collectives import COLLECT
+from halocast.exec.transport.link import Halves, drain
 from halocast.exec.transport.pairs import receive, send, swap
 from halocast.models.modules import random_states, summed_loss
 from halocast.schedule.ir import IDS, Kind, Op, Role, Rows, Schedule
 
 Handler = Callable[[RankState, Op, int], int]
+Communication = Callable[[RankState, Op, int], Halves[int]]
 BY_VERB = frozenset({Kind.COMPUTE, Kind.SAMPLE})
 
 
 def handle(state: RankState, op: Op, epoch: int) -> int:
     """Do what the op says; returns the bytes it sent."""
-    return (VERBS[op.verb] if op.kind in BY_VERB else KINDS[op.kind])(state, op, epoch)
+    return VERBS[op.verb](state, op, epoch) if op.kind in BY_VERB else drain(KINDS[op.kind](state, op, epoch))
 
 
 def require_handlers(schedule: Schedule) -> None:
@@ -60,7 +62,8 @@ def forward(state: RankState, op: Op, epoch: int) -> int:
     graph: LocalBlock | None = state.read(op, Rows.GRAPH, epoch)
     block = state.block if graph is None else graph.block
     if halo is not None and state.job.settings.errors:
-        note_features(state, layer, epoch, inner.detach(), halo, None if graph is None else graph.halo)
+        rows_read = None if graph is None else graph.halo
+        state.later(note_features(state, layer, epoch, inner.detach(), halo, rows_read))
     scale = _scale(state, layer, graph)
     halo = halo if scale is None else (halo * scale).to(halo.dtype)
     rows = inner.detach() if halo is None or not len(halo) else torch.cat([inner.detach(), halo])
@@ -112,7 +115,7 @@ def add_returned(state: RankState, op: Op, epoch: int, grad: Tensor) -> Tensor:
     for name in state.names(op.reads, Rows.SENT):
         returned = state.value(op, name, epoch)
         if state.job.settings.errors and sent is None:  # else other rows than those made now
-            note_gradients(state, op.index[0] + 1, epoch, returned)
+            state.later(note_gradients(state, op.index[0] + 1, epoch, returned))
         if len(returned):
             grad.index_add_(0, state.returned_rows(op, name) if sent is None else sent.rows, returned)
     return grad
@@ -140,9 +143,9 @@ def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | N
 
 def step(state: RankState, op: Op, epoch: int) -> int:
     if state.job.settings.errors and isinstance(state, ChunkState):
-        note_gradient(state, epoch)
+        state.later(note_gradient(state, epoch))
     elif state.job.settings.errors:
-        note_weights(state, epoch)
+        state.later(note_weights(state, epoch))
     if state.job.settings.audit:
         state.kept_grads.copy_(state.grads)
     state.optimizer.step()
@@ -161,23 +164,21 @@ def smooth(state: RankState, op: Op, epoch: int) -> int:
     return 0
 
 
-def exchange(state: RankState, op: Op, epoch: int) -> int:
+def exchange(state: RankState, op: Op, epoch: int) -> Halves[int]:
     """Send rows to the ranks that need them; inner rows are picked first, halo rows lie grouped by owner already."""
     moves = state.rows_of(op.reads[0])
     if moves in IDS:
-        return exchange_ids(state, op, epoch)
+        return (yield from exchange_ids(state, op, epoch))
     if moves is Rows.ALL:
-        return swap(state, op, epoch)
+        return (yield from swap(state, op, epoch))
     rows = state.value(op, op.reads[0], epoch)
     instance = state.instance(op, op.reads[0], epoch)
     state.ages.made[op.name][epoch] = epoch if instance is None else instance  # what nobody writes is as new as can be
     channel = state.channels[op.name]
     sent: Ids | None = state.read(op, Rows.SENT_IDS, epoch)
     picked = state.send_lists(op) if sent is None else sent.rows
-    packed = rows.detach()
-    if moves is Rows.INNER:
-        packed = state.stretch(lambda: channel.pack(rows.detach(), picked), state.link.seam.finish)
-    return channel.run(epoch, packed)
+    yield channel.give(epoch, rows.detach(), picked if moves is Rows.INNER else None)
+    return channel.take(epoch)
 
 
 def _given(value: Tensor | None) -> Tensor:
@@ -198,7 +199,7 @@ VERBS: MappingProxyType[str, Handler] = MappingProxyType(
         **CHUNKS,
     }
 )
-KINDS: MappingProxyType[Kind, Handler] = MappingProxyType(
+KINDS: MappingProxyType[Kind, Communication] = MappingProxyType(
     {
         Kind.EXCHANGE: exchange,
         Kind.SEND: send,

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from halocast.exec.run.drawn import Ids
 from halocast.exec.run.draws import edge_ids, halo_ids, rebuild, tell_once
 from halocast.exec.run.state import RankState
+from halocast.exec.transport.link import Halves
 from halocast.graph.graph import Mask, Reals
 from halocast.graph.inclusion import CachePolicy, Important, choose_cache, halo_inclusion, hit_rate
 from halocast.graph.sampling import Weighting, draw_edges, edge_weights, picked
@@ -63,7 +64,7 @@ def _drawn(state: RankState, op: Op, p: Reals, epoch: int) -> Ids:
     return edge_ids(state, kept, weights if (weights != 1).any() else None)
 
 
-def draw_ahead(state: RankState) -> None:
+def draw_ahead(state: RankState) -> Halves[None]:
     """Make the draws for the epochs before the first that is drawn for in the run; all ranks call it.
 
     Their graphs are as sampled as later ones, and gradients travel by their ids; the halo rows in them are zeros, since
@@ -72,13 +73,13 @@ def draw_ahead(state: RankState) -> None:
     for op in state.schedule.by_rank[state.rank]:
         ahead = int(dict(op.work.params).get("ahead", 0)) if op.kind is Kind.SAMPLE else 0
         for instance in range(-ahead, 0):
-            _draw_before(state, op, instance)
+            yield from _draw_before(state, op, instance)
 
 
-def _draw_before(state: RankState, op: Op, instance: int) -> None:
+def _draw_before(state: RankState, op: Op, instance: int) -> Halves[None]:
     """Put the results of a draw, and of the ops that follow from it, in the place of an instance before the first."""
     ids = _drawn(state, op, _odds(state, op, -1)[1], instance)
-    sent = tell_once(state, ids)
+    sent = yield from tell_once(state, ids)
     for name in op.writes:  # nothing is in a cache yet
         state.values[name][instance] = ids
     for reader in (reader for name in op.writes for reader in state.readers[name]):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from halocast.exec.transport.comm import Endpoint, gather_once
+from halocast.exec.transport.link import Halves, Link
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, hits, make_block, master
@@ -14,7 +14,7 @@ from halocast.models.spec import ModelSpec
 class PartTensors:
     """A part's rows, its labels by mask, its local graph, and the rows that its peers need."""
 
-    def __init__(self, part: Part, spec: ModelSpec, dtype: torch.dtype, link: Endpoint) -> None:
+    def __init__(self, part: Part, spec: ModelSpec, dtype: torch.dtype, link: Link) -> None:
         self.part, self.spec, self.link = part, spec, link
         self.features = self._tensor(part.features, dtype)
         self.labels = self._tensor(part.labels)
@@ -25,36 +25,44 @@ class PartTensors:
         self.send_counts = np.diff(part.send_offsets).tolist()
         self.recv_counts = np.diff(part.halo_offsets).tolist()
         self.block = block_of(part, dtype, link.device)
-        self.aggregated = self._precompute() if spec.precompute else None
+        self.aggregated: Tensor | None = None  # what a precomputed layer 0 keeps of its neighbours
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype | None = None) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.link.device, dtype=dtype)
 
-    def _precompute(self) -> Tensor:
-        """Neighbours of layer 0, exchanged and aggregated once before training."""
-        rows = torch.cat([self.features, self.gather(self.features, "precompute")])
-        with torch.no_grad():
-            return NEIGHBOURS[self.spec.kind](self.block, rows)
+    def precompute(self) -> Halves[None]:
+        """Exchange and aggregate the neighbours of layer 0 once, if the model wants that; all ranks call it."""
+        if self.spec.precompute:
+            self.aggregated = yield from self._neighbours()
 
-    def gather(self, rows: Tensor, what: str) -> Tensor:
+    def _neighbours(self) -> Halves[Tensor]:
+        halo = yield from self.gather(self.features, "precompute")
+        with torch.no_grad():
+            return NEIGHBOURS[self.spec.kind](self.block, torch.cat([self.features, halo]))
+
+    def gather(self, rows: Tensor, what: str) -> Halves[Tensor]:
         """Fetch fresh halo rows, outside the schedule."""
-        return gather_once(self.link, rows[self.send_rows], self.send_counts, self.recv_counts, what)
+        return (yield from self.link.trade(rows[self.send_rows], self.send_counts, self.recv_counts, what))
+
+    def give_back(self, rows: Tensor, what: str) -> Halves[Tensor]:
+        """Send halo rows to their owners, outside the schedule; returns what comes back for the rows that were sent."""
+        return (yield from self.link.trade(rows.contiguous(), self.recv_counts, self.send_counts, what))
 
     def hits(self, logits: Tensor) -> list[tuple[float, float]]:
         """Pairs (numerator, denominator) of the score of every mask; sums over ranks make the scores."""
         pairs = zip(self.mask_rows, self.mask_labels, strict=True)
         return [hits(logits[rows], labels) for rows, labels in pairs]
 
-    @torch.no_grad()
-    def exact_logits(self, model: Gnn) -> Tensor:
+    def exact_logits(self, model: Gnn) -> Halves[Tensor]:
         """Logits of the inner rows with a model as it is; all ranks call it."""
         rows = first = self.features
         for layer in range(self.spec.layers):
             joined = rows
             if self.spec.aggregates(layer) and self.part.num_parts > 1:
-                joined = torch.cat([rows, self.gather(rows, f"evaluation of layer {layer}")])
+                joined = torch.cat([rows, (yield from self.gather(rows, f"evaluation of layer {layer}"))])
             mixed = first if self.spec.mixes_first(layer) else None
-            rows = model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None, mixed)
+            with torch.no_grad():
+                rows = model.layer(layer, joined, self.block, self.aggregated if layer == 0 else None, mixed)
             first = rows if layer == 0 else first
         return rows
 

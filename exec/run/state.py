@@ -2,7 +2,8 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,8 +23,7 @@ from halocast.exec.run.part_tensors import PartTensors
 from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
-from halocast.exec.transport.channels import make_channels
-from halocast.exec.transport.comm import Endpoint
+from halocast.exec.transport.link import Channel, Halves, Link, drain
 from halocast.graph.parts import Part
 from halocast.models.modules import Gnn, build_model
 from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
@@ -32,6 +32,9 @@ from halocast.schedule.passes import read_lag
 OPTIMIZERS: MappingProxyType[Optimizer, Callable[..., torch.optim.Optimizer]] = MappingProxyType(
     {Optimizer.ADAM: torch.optim.Adam, Optimizer.SGD: torch.optim.SGD}
 )
+
+
+Later = Callable[[Halves[None]], None]  # does what ranks do together beside the schedule
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +63,7 @@ def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
 class RankState(PartTensors):
     """The mutable state handlers work on; nothing here knows a method."""
 
-    def __init__(self, job: Job, part: Part, link: Endpoint) -> None:
+    def __init__(self, job: Job, part: Part, link: Link) -> None:
         dtype = getattr(torch, job.settings.dtype)
         super().__init__(part, job.spec, dtype, link)
         self.job, self.schedule, self.rank = job, job.schedule, part.rank
@@ -97,7 +100,8 @@ class RankState(PartTensors):
         self.stretch = Stretch(self.rank, job.settings)
         self.sources = self._sources()
         self.readers = self._readers()
-        self.channels = make_channels(self)
+        self.channels: Mapping[str, Channel] = {}  # of exchanges, by name; made by whoever has the transport
+        self.later: Later = drain  # where ranks cannot wait: done as soon as all have come
 
     def _features(self) -> dict[str, Tensor]:
         """The buffers that hold the input features of this rank's own nodes."""
@@ -283,12 +287,20 @@ class RankState(PartTensors):
         """The share of a rank in the scores of what `logits` gives."""
         return self.scored.hits(logits)
 
-    def logits(self) -> Tensor:
-        """Exact logits, in evaluation mode, of the rows that this rank scores."""
+    def logits(self) -> Halves[Tensor]:
+        """Exact logits, in evaluation mode, of the rows that this rank scores; all ranks call it."""
         self.model.eval()
-        logits = self.scored.exact_logits(self.model)
+        logits = yield from self.scored.exact_logits(self.model)
         self.model.train()
         return logits
+
+    @contextmanager
+    def at_weights(self, weights: Tensor) -> Iterator[None]:
+        """Have other weights for a while."""
+        now = self.weights.detach().clone()
+        self.weights.detach().copy_(weights)
+        yield
+        self.weights.detach().copy_(now)
 
     def note_weights(self, op: Op) -> None:
         """Hash the weights after the op that makes them final for its epoch: the last one that writes them."""
@@ -297,9 +309,13 @@ class RankState(PartTensors):
 
     @cached_property
     def last_step(self) -> str:
-        """The last op of an epoch that writes the weights."""
-        steps = [op for op in self.schedule.by_rank[self.rank] if self.names(op.writes, role=Role.WEIGHTS)]
-        return steps[-1].name
+        """The last op of an epoch that writes this rank's weights."""
+        ops = self.schedule.by_rank[self.rank]
+        return [op for op in ops if any(self._is_own_weights(name) for name in op.writes)][-1].name
+
+    def _is_own_weights(self, name: str) -> bool:
+        buffer = self._buffer(name)
+        return buffer.role is Role.WEIGHTS and buffer.rank == self.rank
 
     def hash_weights(self) -> str:
         return hashlib.blake2b(self.weights.detach().cpu().numpy().tobytes(), digest_size=16).hexdigest()

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.state import RankState
 from halocast.exec.store.push_pull import settle, shared_weights, slowest_other, tell_done
-from halocast.exec.transport.comm import barrier, smallest
+from halocast.exec.transport.comm import Endpoint, smallest
+from halocast.exec.transport.link import Call, drain
 
 PROGRESS_EVERY_S = 0.1
 Scores = dict[int, list[list[float]]]  # by epoch: (numerator, denominator) of every mask
@@ -39,7 +40,7 @@ class Clock:
 
 def train(state: RankState, interpreter: Interpreter, clock: Clock, directory: Path) -> Scores:
     """Train all epochs; returns the scores by epoch, those after the last one among them."""
-    barrier(state.link, "the start")
+    drain(state.link.meet(Call("the start")))
     if clock.aligned:
         clock.stopped_s = time.perf_counter()
     note = _progress(directory, state.rank)
@@ -55,10 +56,11 @@ def _train_together(state: RankState, interpreter: Interpreter, clock: Clock, no
         ending = interpreter.ending(last, finished=lambda epoch: note(epoch + 1))
         interpreter.run(ending, first)
         what = f"evaluation after epoch {last - 1}"
-        barrier(state.link, what)
+        drain(state.link.meet(Call(what)))
         paused = time.perf_counter()
         scores[last - 1] = _score(state)
         # one length for all ranks, or their clocks would drift apart
+        assert isinstance(state.link, Endpoint)
         clock.stopped_s += smallest(state.link, time.perf_counter() - paused, what)
     return scores
 
@@ -75,7 +77,7 @@ def _train_freely(state: RankState, interpreter: Interpreter, clock: Clock, note
             copies[epoch] = shared_weights(state)
 
     interpreter.run(interpreter.ending(epochs, slowest=lambda: slowest_other(state), finished=finished))
-    barrier(state.link, "the end of all ranks' epochs")
+    drain(state.link.meet(Call("the end of all ranks' epochs")))
     scores = {epoch: _score_copy(state, owner, copies.get(epoch)) for epoch, owner in _owners(state, copies)}
     settle(state)
     return scores | {epochs - 1: _score(state)}
@@ -99,7 +101,7 @@ def _score_copy(state: RankState, owner: int, copy: np.ndarray | None) -> list[l
 
 
 def _score(state: RankState) -> list[list[float]]:
-    return [list(pair) for pair in state.score(state.logits())]
+    return [list(pair) for pair in state.score(drain(state.logits()))]
 
 
 def _progress(directory: Path, rank: int) -> Callable[[int], None]:

@@ -1,6 +1,7 @@
 """The store that stale rows travel through: named tables of rows that ranks push to and pull from, without meeting.
 
-`shared:` keeps the tables in memory shared by the processes of a host, `redis://HOST:PORT/DB` in a Redis server.
+`shared:` keeps the tables in memory shared by the processes of a host, `redis://HOST:PORT/DB` in a Redis server,
+`private:` in the memory of one process, all of whose ranks share one store object.
 One process creates the store and removes it by closing it; its address is a string that every rank opens. Each row
 is read as one push wrote it, with the version (epoch) of that push; rows of one pull may differ in version.
 A table of one row serves as a vector that many ranks add to, each addition in one step.
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike
 from halocast.base.errors import InputError, RunError, unknown
 from halocast.exec.store.blocks import Backend, Ids, Rows, Table, Values, pieces
 from halocast.exec.store.in_memory import SharedBackend
+from halocast.exec.store.private import PrivateBackend
 
 TIMEOUT_S = 120.0
 
@@ -162,4 +164,10 @@ def _redis() -> type[Backend]:
     return RedisBackend
 
 
-BACKENDS: Mapping[str, Callable[[], type[Backend]]] = MappingProxyType({"shared": _shared, "redis": _redis})
+def _private() -> type[Backend]:
+    return PrivateBackend
+
+
+BACKENDS: Mapping[str, Callable[[], type[Backend]]] = MappingProxyType(
+    {"shared": _shared, "redis": _redis, "private": _private}
+)

@@ -15,6 +15,7 @@ from halocast.base.errors import RunError
 from halocast.exec.run.state import RankState
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import Store, create_store, open_store
+from halocast.exec.transport.link import Halves
 from halocast.schedule.ir import SHARED, Kind, Numbers, Op, Payload, Role
 
 POLL_S = 0.001
@@ -80,13 +81,16 @@ def _payload(op: Op) -> int:
     return op.work.num_bytes
 
 
-def push(state: RankState, op: Op, epoch: int) -> int:
+def push(state: RankState, op: Op, epoch: int) -> Halves[int]:
+    """Read at the beginning what others see at the end."""
     table, store = op.writes[0], _store(state)
     if _is_vector(state, op.reads[0]):
-        step = (state.weights.detach() - state.fetched) * op.work.scale
-        store.add(table, _array(step))
+        step = _array((state.weights.detach() - state.fetched) * op.work.scale)
+        yield None
+        store.add(table, step)
     else:
         rows = _array(state.value(op, op.reads[0], epoch))
+        yield None
         store.push(table, state.part.inner + _slot(state, op, epoch), rows, epoch)
     if _is_bounding(state, op):
         mine = slice(state.rank, state.rank + 1)
@@ -94,14 +98,18 @@ def push(state: RankState, op: Op, epoch: int) -> int:
     return _payload(op)
 
 
-def pull(state: RankState, op: Op, epoch: int) -> int:
+def pull(state: RankState, op: Op, epoch: int) -> Halves[int]:
+    """Read at the beginning what is there; this rank has it at the end."""
     table, store = op.reads[0], _store(state)
     if _is_vector(state, op.writes[0]):
-        take_weights(state, table)
+        weights, _ = store.read(table)
+        yield None
+        have_weights(state, weights)
     else:
         writer, lag = state.sources[op.name, table]
         slot = _slot(state, writer, writer.latest(epoch - lag))  # before the first instance: a slot not yet written
         values, versions = store.pull(table, state.part.halo + slot)
+        yield None
         state.put(op, op.writes[0], _tensor(state, values), epoch)
         state.versions[op.writes[0]][epoch] = versions
     return _payload(op)
@@ -119,8 +127,7 @@ def _slot(state: RankState, writer: Op, instance: int) -> int:
     return instance // writer.every % num_slots * (all_bytes // row_bytes)
 
 
-def take_weights(state: RankState, table: str) -> None:
-    values, _ = _store(state).read(table)
+def have_weights(state: RankState, values: np.ndarray) -> None:
     state.weights.detach().copy_(torch.from_numpy(values))
     state.fetched = state.weights.detach().clone()
 
@@ -129,7 +136,7 @@ def settle(state: RankState) -> None:
     """Take the newest weights, where they are in the store: what a run that ended would go on with."""
     for op in state.schedule.by_rank[state.rank]:
         if _is_weight_pull(state, op):
-            take_weights(state, op.reads[0])
+            have_weights(state, _store(state).read(op.reads[0])[0])
 
 
 def tell_done(state: RankState, epoch: int) -> None:

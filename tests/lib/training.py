@@ -13,6 +13,9 @@ from torch import Tensor
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.launch.local import Run, execute
 from halocast.exec.run.reference import Reference, train_reference
+from halocast.exec.run.state import RankState
+from halocast.exec.transport.channels import make_channels
+from halocast.exec.transport.dist_channel import DistChannel
 from halocast.graph import Graph, Part, assign, build_parts, from_edges, from_parts, synthetic
 from halocast.graph.parts import Assignment
 from halocast.methods import METHODS
@@ -21,6 +24,13 @@ from halocast.schedule.check import check
 from halocast.schedule.ir import Numbers, Schedule
 
 EPOCHS = 4
+
+
+def with_channels(state: RankState) -> dict[str, DistChannel]:
+    """Give a rank the channels that a process of its own has; nobody needs to be at their other ends."""
+    channels = make_channels(state)
+    state.channels = channels
+    return channels
 
 
 def small_graph(**changes: Any) -> Graph:

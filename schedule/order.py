@@ -1,0 +1,189 @@
+"""The order of events without a clock: moments at which ops begin and end, orders that are legal, whether they matter.
+
+Whoever does the numbers of all ranks in one process is told moment by moment. A COMPUTE or SAMPLE is done at its begin.
+A communication gives at its begin and takes at its end; a PULL reads at its begin, a PUSH writes at its end. An order
+is legal if no op begins before what it awaits has ended, lanes run their ops one after the other, and no communication
+ends before all who give something to it have begun.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from halocast.base.errors import InputError
+from halocast.schedule.ending import Ending
+from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.trace import Trace
+
+ENDLESS = 2**40  # epochs: as many as whoever reads the moments wants
+
+
+class Moment(NamedTuple):
+    """The begin or the end of an instance of an op."""
+
+    time_s: float
+    begins: bool
+    op: Op
+    epoch: int
+
+
+Choose = Callable[[int], int]  # of so many things that may happen next, the number of one
+
+
+def list_order(schedule: Schedule, num_epochs: int | None = None) -> Iterator[Moment]:
+    """A legal order without a clock: ranks take turns, each lane going on as far as it can; all times are 0.
+
+    Without a number of epochs it has no end.
+    """
+    return legal_order(schedule, num_epochs, None)
+
+
+def legal_order(schedule: Schedule, num_epochs: int | None, choose: Choose | None) -> Iterator[Moment]:
+    """A legal order in which `choose` settles what happens next; without it, lanes have turns in the order of ranks."""
+    order = _Order(schedule, ENDLESS if num_epochs is None else num_epochs)
+    return order.by_turns() if choose is None else order.chosen(choose)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One lane of one rank: its next op, or the one under way, and the epoch."""
+
+    ops: tuple[Op, ...]
+    ending: Ending
+    epoch: int = 0
+    place: int = 0
+    going: bool = False  # it is settled that the rank does this epoch
+    begun: bool = False
+    over: bool = False
+
+    @property
+    def op(self) -> Op:
+        return self.ops[self.place]
+
+
+class _Order:
+    """What has begun and ended so far, and with it what may happen next."""
+
+    def __init__(self, schedule: Schedule, num_epochs: int) -> None:
+        self.schedule, self.num_epochs = schedule, num_epochs
+        ranks = range(schedule.num_ranks)
+        self.done = [0 for _ in ranks]  # epochs, by rank
+        endings = [self._ending(rank) for rank in ranks]
+        self.lanes = [_Lane(ops, endings[rank]) for rank in ranks for _, ops in sorted(schedule.lanes(rank).items())]
+        self.begun: dict[tuple[int, str], int] = {}  # the newest instance, by rank and op
+        self.ended: dict[tuple[int, str], int] = {}
+        self.senders = {(op.rank, op.name): schedule.senders(op) for op in schedule.ops}
+
+    def _ending(self, rank: int) -> Ending:
+        def finished(epoch: int) -> None:
+            self.done[rank] = epoch + 1
+
+        def slowest() -> int:
+            return min((done for other, done in enumerate(self.done) if other != rank), default=self.num_epochs)
+
+        return Ending(schedule=self.schedule, rank=rank, num_epochs=self.num_epochs, slowest=slowest, finished=finished)
+
+    def by_turns(self) -> Iterator[Moment]:
+        """Let every lane in turn go on as far as it can."""
+        while lanes := [lane for lane in self.lanes if not lane.over]:
+            moved = False
+            for lane in lanes:
+                while self._is_able(lane):
+                    yield self._next(lane)
+                    moved = True
+            self._require(moved or any(lane.over for lane in lanes))
+
+    def chosen(self, choose: Choose) -> Iterator[Moment]:
+        """Let one of those that can go on do so, as chosen."""
+        while lanes := [lane for lane in self.lanes if not lane.over]:
+            able = [lane for lane in lanes if self._is_able(lane)]
+            self._require(bool(able) or any(lane.over for lane in lanes))
+            if able:
+                yield self._next(able[choose(len(able))])
+
+    def _require(self, moved: bool) -> None:
+        if not moved:
+            stuck = next(lane for lane in self.lanes if not lane.over)
+            raise InputError(f"no legal order: {stuck.op.label} of epoch {stuck.epoch} can never go on")
+
+    def _is_able(self, lane: _Lane) -> bool:
+        """Whether the next event of a lane may happen now."""
+        if not self._is_settled(lane):
+            return False
+        op, epoch = lane.op, lane.epoch
+        if lane.begun:
+            return self.may_end(op, epoch)
+        return all(self._has_ended(*wait) for wait in lane.ending.awaits(op, epoch))
+
+    def may_end(self, op: Op, epoch: int) -> bool:
+        """Whether all who give something to an op have begun."""
+        return all(self.begun.get((rank, op.name), -1) >= epoch for rank in self.senders[op.rank, op.name])
+
+    def _is_settled(self, lane: _Lane) -> bool:
+        """Whether a lane has a next op, to which it is brought; that it has none may have to be waited for."""
+        while not (lane.begun or lane.over):
+            if lane.place == len(lane.ops):
+                lane.ending.lane_ended(lane.epoch)
+                lane.place, lane.epoch, lane.going = 0, lane.epoch + 1, False
+            if not lane.going:
+                if not all(self._has_ended(*wait) for wait in lane.ending.before(lane.epoch)):
+                    return False
+                lane.going = lane.ending.goes_on(lane.epoch)
+                lane.over = not lane.going
+            elif lane.op.exists(lane.epoch):
+                return True
+            else:
+                lane.place += 1
+        return lane.begun
+
+    def _has_ended(self, source: Op, instance: int) -> bool:
+        return self.ended.get((source.rank, source.name), -1) >= instance
+
+    def _next(self, lane: _Lane) -> Moment:
+        op, epoch, begins = lane.op, lane.epoch, not lane.begun
+        (self.begun if begins else self.ended)[op.rank, op.name] = epoch
+        lane.begun = begins
+        lane.place += not begins
+        return Moment(0.0, begins, op, epoch)
+
+
+def of_trace(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
+    """The moments of a run that happened, by their times; among events of one time, or of clocks that differ a little,
+    in a legal order."""
+    events = sorted(_events(schedule, trace), key=lambda moment: (moment.time_s, not moment.begins))
+    happened = _Happened(schedule)
+    while events:
+        place = next((k for k, moment in enumerate(events) if happened.may(moment)), None)
+        if place is None:
+            first = events[0]
+            raise InputError(f"no legal order: {first.op.label} of epoch {first.epoch} waits for what no span has")
+        moment = events.pop(place)
+        happened.note(moment)
+        yield moment
+
+
+def _events(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
+    for span in trace.all_spans:
+        op = schedule.find(span.rank, span.op)
+        if op is None:
+            raise InputError(f"the trace has op {span.rank}/{span.op}, which the schedule has not")
+        yield Moment(span.start_s, True, op, span.epoch)
+        yield Moment(span.end_s, False, op, span.epoch)
+
+
+class _Happened(_Order):
+    """Events of a run that is over: how many epochs a rank did is known, so nothing has to be settled."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(schedule, ENDLESS)
+
+    def may(self, moment: Moment) -> bool:
+        op, epoch = moment.op, moment.epoch
+        if not moment.begins:
+            return self.begun.get((op.rank, op.name), -1) == epoch and self.may_end(op, epoch)
+        waits = [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
+        return all(self._has_ended(*wait) for wait in waits)
+
+    def note(self, moment: Moment) -> None:
+        op = moment.op
+        (self.begun if moment.begins else self.ended)[op.rank, op.name] = moment.epoch
