@@ -7,19 +7,11 @@ are two different bands and stay apart.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from halocast.reports.scores import ErrorCurve
 from halocast.reports.summary import FoundAges
-
-
-class Approximation(StrEnum):
-    """What a method does to the numbers: nothing, older rows than this epoch's, or some rows in place of all."""
-
-    EXACT = "exact"
-    STALE = "stale"
-    SAMPLED = "sampled"
+from halocast.schedule.approximation import Approximation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
