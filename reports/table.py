@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from halocast.reports.critical import Share, StepKind
 from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
 
 Line = Summary | NotCompared  # of a table: figures, or the reason why there are none
+GAP = 2  # between columns of text
 SHOWN = 3  # entries of the critical path, and links
 
 
@@ -145,8 +147,29 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as text, columns as wide as their widest cell; the first row is the head."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    lines = [
+        (" " * GAP).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], (" " * GAP).join("-" * width for width in widths), *lines[1:]])
+
+
+def fitted(rows: Sequence[Sequence[str]], ranks: Sequence[int], width: int) -> str:
+    """Rows as text that is at most so wide: of the columns that say something those of the highest rank are left out
+    first, the last of them first, and named below; those of rank 0 never are."""
+    kept = [k for k in range(len(rows[0])) if any(row[k] not in ("", "-") for row in rows[1:])]
+    wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    left_out: list[int] = []
+    while sum(wide[k] + GAP for k in kept) - GAP > width and any(ranks[k] for k in kept):
+        left_out.append(max(kept, key=lambda k: (ranks[k], k)))
+        kept.remove(left_out[-1])
+    text = aligned([[row[k] for k in kept] for row in rows])
+    named = ", ".join(rows[0][k] for k in sorted(left_out))
+    return f"{text}\n{filled(f'in a wider terminal: {named}', width)}" if named else text
+
+
+def filled(text: str, width: int, indent: int = 0) -> str:
+    """Text in lines that are at most so wide; those after the first begin so many letters in. No word is cut."""
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown_table(lines: Sequence[Line]) -> str:
