@@ -1,0 +1,178 @@
+"""The answer as text for a terminal of some width: what does not fit is left out whole and named, never cut."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+from halocast.reports.converge.answer import answer, answer_lines, epoch_note
+from halocast.reports.converge.cases import BADGES
+from halocast.reports.converge.columns import LEGEND, STALE_LEGEND, Column, Line, blocks, cells, columns_for
+from halocast.reports.converge.contests import Contest, Variation, contests, variations
+from halocast.reports.converge.front import Stop, front, stops
+from halocast.reports.converge.words import MISSING, dollars, duration, gpus, plain, points, setting_value
+from halocast.reports.curves import Approximation, Converged, GraphFigures
+from halocast.reports.table import aligned
+
+GAP = 2  # between columns
+WIDTH = 80
+FIGURES: tuple[tuple[str, Callable[[GraphFigures], str]], ...] = (
+    ("nodes", lambda g: f"{g.nodes:,}"),
+    ("mean degree", lambda g: f"{g.degree:.3g}"),
+    ("degree skew", lambda g: f"{g.degree_sigma:.2f}"),
+    ("features", lambda g: str(g.features)),
+    ("classes", lambda g: str(g.classes)),
+    ("parts", lambda g: str(g.parts)),
+    ("edges cut", lambda g: "not known" if g.cut_share is None else f"{g.cut_share:.0%}"),
+    ("halo / inner nodes", lambda g: f"{g.halo_ratio:.2f}"),
+    ("train nodes", lambda g: f"{g.train_share:.1%}"),
+)
+
+
+def text(converged: Converged, width: int = WIDTH) -> str:
+    """The whole answer: three lines, what stands in, a block per setting, the front, reasons."""
+    every = contests(converged)
+    parts = [_filled(answer_lines(converged), width), graphs_table(converged), *_changes(every, width)]
+    for number, contest in enumerate(every):
+        parts += _contest(converged, contest, width, several=len(every) > 1, first=number == 0)
+        parts.append(_front(contest, width))
+    parts += [_filled([legend(converged)], width), _filled(reasons(converged), width)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _filled(lines: Sequence[str], width: int) -> str:
+    return "\n".join(textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines)
+
+
+def graphs_table(converged: Converged) -> str:
+    """Both graphs side by side where one stands in for the other."""
+    return aligned(graph_rows(converged)) if converged.stands_in else ""
+
+
+def graph_rows(converged: Converged) -> list[list[str]]:
+    """The figures of the graph that was trained on beside those of the one that is timed."""
+    trained, timed = converged.trained, converged.timed
+    head = ["", f"scores: {trained.name}", f"seconds: {timed.name}"]
+    return [head, *([name, say(trained), say(timed)] for name, say in FIGURES)]
+
+
+def _contest(converged: Converged, contest: Contest, width: int, *, several: bool, first: bool) -> list[str]:
+    said = [] if first else [*answer(converged, contest).lines, *filter(None, [epoch_note(contest)])]
+    heading = [f"== {contest.text}"] if several else []
+    return [*heading, *([_filled(said, width)] if said else []), *fitted(blocks(converged, contest), width)]
+
+
+def fitted(titled: Sequence[tuple[str, Sequence[Line]]], width: int) -> list[str]:
+    """Tables with as many columns as fit, the same in all; those that matter least go first, and are named below."""
+    columns = columns_for([line for _, lines in titled for line in lines])
+    kept = list(columns)
+    while any(_width(lines, kept) > width for _, lines in titled) and any(column.rank > 1 for column in kept):
+        kept.remove(max(reversed(kept), key=lambda column: column.rank))
+    dropped = [column.name for column in columns if column not in kept]
+    more = [_filled([f"In a wider terminal: {', '.join(dropped)}."], width)] if dropped else []
+    return [*(f"{title}\n{aligned(_wrapped(lines, kept))}" for title, lines in titled), *more]
+
+
+def _wrapped(lines: Sequence[Line], columns: Sequence[Column]) -> list[list[str]]:
+    """Rows of cells, long ones on several rows."""
+    head, *rows = cells(lines, columns)
+    return [head, *(row for whole in rows for row in _split(whole, columns))]
+
+
+def _split(whole: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
+    parts = [
+        [cell]
+        if column.width is None
+        else textwrap.wrap(
+            cell,
+            column.width,
+            subsequent_indent="  " if column.name == "method" else "",
+            break_on_hyphens=False,
+            break_long_words=column.name == "method",
+        )
+        for cell, column in zip(whole, columns, strict=True)
+    ]
+    return [list(row) for row in zip_longest(*parts, fillvalue="")]
+
+
+def _width(lines: Sequence[Line], columns: Sequence[Column]) -> int:
+    rows = _wrapped(lines, columns)
+    return sum(max(len(row[k]) for row in rows) + GAP for k in range(len(columns))) - GAP
+
+
+def _front(contest: Contest, width: int) -> str:
+    some = front(stops(contest.shown))
+    if len(some) < 2:
+        return ""
+    heading = "Best trade-offs: beaten by none in all of test score, time and price"
+    return f"{_filled([heading], width)}\n{aligned(front_rows(some))}"
+
+
+def _changes(every: Sequence[Contest], width: int) -> list[str]:
+    """Times to the target by value of every varied key, where the table fits."""
+    tables = [
+        f"Time to the target by {variation.key} (-: not met)\n{aligned(variation_rows(variation, every))}"
+        for variation in variations(every)
+    ]
+    return [table for table in tables if max(map(len, table.split("\n"))) <= width]
+
+
+def variation_rows(variation: Variation, every: Sequence[Contest]) -> list[list[str]]:
+    """Times to the target of each case at every value of a key, exact methods first."""
+    by_value = [
+        next(s for s in every if s.values == {**variation.fixed, variation.key: ranking.value})
+        for ranking in variation.rankings
+    ]
+    head = ["method", "kind", *(setting_value(variation.key, ranking.value) for ranking in variation.rankings)]
+    cases = {reach.curve.label: reach.curve for s in by_value for reach in (*s.exact, *s.approximate)}
+    ordered = sorted(cases.values(), key=lambda curve: curve.approximation is not Approximation.EXACT)
+    return [
+        head,
+        *([c.label, BADGES[c.approximation], *(_time_in(s, c.label) for s in by_value)] for c in ordered),
+    ]
+
+
+def _time_in(contest: Contest, label: str) -> str:
+    return next((duration(reach.seconds) for reach in contest.rivals if reach.curve.label == label), MISSING)
+
+
+def front_rows(some: Sequence[Stop]) -> list[list[str]]:
+    """The cells of the front, its head first."""
+    head = ["method", "on", "stopped at", "test", "time", "cost"]
+    return [
+        head,
+        *(
+            [s.curve.label, gpus(s.curve.gpus), s.at, points(s.test), duration(s.seconds), dollars(s.price)]
+            for s in some
+        ),
+    ]
+
+
+def legend(converged: Converged) -> str:
+    """What the columns mean."""
+    stale = any(curve.ages or curve.errors for curve in converged.curves)
+    return f"{LEGEND} {STALE_LEGEND}" if stale else LEGEND
+
+
+def reasons(converged: Converged) -> list[str]:
+    """Why trainings or times are missing, each once with the cases that it holds for; and what the search chose."""
+    labels: dict[str, list[str]] = {}
+    for curve in converged.curves:
+        if curve.reason:
+            labels.setdefault(curve.reason, []).append(curve.label)
+    return [f"{', '.join(dict.fromkeys(some))}: {reason}" for reason, some in labels.items()]
+
+
+def search_rows(converged: Converged) -> list[list[str]]:
+    """Best validation scores by searched choice, in points; nothing where nothing was searched."""
+    searched = {curve.label: curve.trials for curve in converged.curves if curve.trials}
+    if not searched:
+        return []
+    first = next(iter(searched.values()))
+    tried = [", ".join(plain(value) for value in trial.values.values()) for trial in first]
+    rows = [[label, *(points(trial.val) for trial in trials)] for label, trials in searched.items()]
+    return [[f"by {', '.join(first[0].values)}", *tried], *rows]
+
+
+def figures_of(graph: GraphFigures) -> dict[str, str]:
+    """The figures of a graph by name, as a person reads them."""
+    return {name: say(graph) for name, say in FIGURES}
