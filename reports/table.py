@@ -52,6 +52,7 @@ def age_range(sorted_ages: Sequence[int]) -> str:
 
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: s.method),
+    ("is", lambda s: str(s.approximation)),
     ("how", lambda s: s.source),
     ("on", lambda s: s.cluster),
     ("ranks", lambda s: str(s.ranks)),
@@ -66,6 +67,23 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("memory", lambda s: size(s.peak_memory_bytes)),
     ("stale", lambda s: ages(s.staleness)),
 )
+
+# the higher, the sooner a narrow terminal goes without the column; those that are not named here always stay
+DROPPED = {
+    "exposed comm": 1,
+    "memory": 2,
+    "how": 3,
+    "error band": 4,
+    "stale": 5,
+    "compute": 6,
+    "traffic": 7,
+    "on": 8,
+    "ranks": 9,
+    "wait": 10,
+    "bubble": 11,
+    "hidden comm": 12,
+    "reduce": 13,
+}
 
 
 def band(summary: Summary) -> str:
@@ -128,11 +146,19 @@ def constants(basis: Basis) -> str:
     return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
-def text_table(lines: Sequence[Line]) -> str:
-    """A table with a row per summary; below it, insights or the reason why there are none, and warnings."""
+def text_table(lines: Sequence[Line], width: int | None = None) -> str:
+    """A table with a row per summary; below it, insights or the reason why there are none, and warnings.
+
+    With a width no line is longer: columns are left out and remarks go on in the next line.
+    """
     remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
     summaries = [line for line in lines if isinstance(line, Summary)]
-    return "\n".join([aligned(cells(summaries)), "", *remarks, *warnings(summaries)])
+    told = [*remarks, *warnings(summaries)]
+    if width is None:
+        return "\n".join([aligned(cells(summaries)), "", *told])
+    table = cells(summaries)
+    ranks = [DROPPED.get(name, 0) for name in table[0]]
+    return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in told)])
 
 
 def _remark(line: Line) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from halocast.reports.comparison import Comparison, MethodResult, family, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, exact_first, family
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
 from halocast.reports.page.tables import facts, main_table, measured_table, provenance_rows, staleness_rows, tiles
 from halocast.reports.page.timeline import op_totals, shown, timeline
@@ -43,12 +43,12 @@ def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: S
 
 
 def _page(comparison: Comparison) -> dict[str, Any]:
-    ordered = fastest_first(comparison.predicted)
+    ordered = exact_first(comparison.predicted)
     counts, scaling_rows = scaling_table(comparison)
     return {
         "title": _title(comparison),
         "facts": facts(comparison),
-        "verdict": emphasised(verdict(comparison)),
+        "verdict": [emphasised(line) for line in verdict(comparison)],
         "tiles": tiles(comparison),
         "table": main_table(comparison),
         "failures": comparison.failures,
@@ -90,8 +90,9 @@ def _timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
 
 
 def emphasised(text: str) -> Markup:
-    """Turn `**name**` into bold HTML and leave everything else as it is."""
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
+    """Turn `**name**` into bold HTML, what stands between backticks into code, and leave everything else as it is."""
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text)))
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", bold))
 
 
 @cache

@@ -18,7 +18,7 @@ DEFINITIONS = (
 def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
-        ("# Comparison", verdict(comparison)),
+        ("# Comparison", "\n".join(f"- {line}" for line in verdict(comparison))),
         ("", markdown_table(comparison.lines)),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
