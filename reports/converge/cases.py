@@ -23,7 +23,7 @@ def case_scores(converged: Converged, contest: Contest, reach: Reached) -> CaseS
     return CaseScores(
         label=reach.curve.label,
         baseline=base.curve.label if base else "",
-        settings=reach.curve.setting,
+        settings={"method.name": reach.curve.method, **reach.curve.overrides},
         chosen=reach.curve.chosen or {},
         seeds=scores,
         difference=paired(scores, seed_scores(base)) if base else None,
