@@ -17,7 +17,8 @@ from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
-from halocast.reports.page.report import require_report_place, write_report
+from halocast.reports.page.place import require_report_place
+from halocast.reports.page.report import write_report
 from halocast.reports.summary import Summary
 from halocast.reports.verdict import verdict
 from halocast.schedule.ir import Kernel

@@ -4,8 +4,9 @@ from math import isfinite
 
 from halocast.reports.converge.contests import Contest, baseline_of
 from halocast.reports.converge.targets import Reached, as_scores, within
-from halocast.reports.curves import Approximation, Converged, Curve
+from halocast.reports.curves import Converged, Curve
 from halocast.reports.scores import CaseScores, SeedScores, paired
+from halocast.schedule.approximation import Approximation
 
 BADGES = {Approximation.EXACT: "exact", Approximation.STALE: "stale", Approximation.SAMPLED: "sampled"}
 

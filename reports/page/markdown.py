@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from halocast.reports.comparison import Comparison
+from halocast.reports.converge.answer import answer_lines
+from halocast.reports.curves import Converged
 from halocast.reports.page.charts import missing, scaling_table
 from halocast.reports.page.tables import measured_table, provenance_rows, staleness_rows
 from halocast.reports.table import insights, markdown_rows, markdown_table, warnings
@@ -15,10 +17,12 @@ DEFINITIONS = (
 )
 
 
-def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
+def markdown(
+    comparison: Comparison, figures: Sequence[tuple[str, str]] = (), converged: Converged | None = None
+) -> str:
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
-        ("# Comparison", verdict(comparison)),
+        ("# Comparison", _verdict(comparison, converged)),
         ("", markdown_table(comparison.lines)),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
@@ -32,6 +36,14 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
         ("", comparison.made),
     ]
     return "\n\n".join(part for title, text in sections if text for part in (title, text) if part) + "\n"
+
+
+def _verdict(comparison: Comparison, converged: Converged | None) -> str:
+    """Where scores over time are known, what they say comes before the time of an epoch."""
+    if converged is None:
+        return verdict(comparison)
+    more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
+    return "\n\n".join([*answer_lines(converged), more, f"By the time of an epoch alone: {verdict(comparison)}"])
 
 
 def _fenced(scenario: str) -> str:
