@@ -6,7 +6,7 @@
     hc.predict(scenario).summary.epoch_s                      # seconds
     hc.sweep(scenario, {"cluster.gpus": [2, 4, 8]}).frame()   # a pandas frame
 
-`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` and `convergence` train; `compare`
+`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` and `converge` train; `compare`
 and `validate` may do both (pip install 'halocast[run]'). Nothing is loaded before it is used.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halocast.study.calibrate import calibrate
     from halocast.study.choices import Aim, Goal
     from halocast.study.compare import compare
-    from halocast.study.convergence import convergence
+    from halocast.study.converge import converge
     from halocast.study.plan import plan
     from halocast.study.predict import predict
     from halocast.study.published import published
@@ -41,7 +41,7 @@ __all__ = [
     "break_even",
     "calibrate",
     "compare",
-    "convergence",
+    "converge",
     "load_cluster",
     "plan",
     "predict",
@@ -60,7 +60,7 @@ _HOMES = {
     "break_even": "halocast.study.whatif",
     "calibrate": "halocast.study.calibrate",
     "compare": "halocast.study.compare",
-    "convergence": "halocast.study.convergence",
+    "converge": "halocast.study.converge",
     "load_cluster": "halocast.cluster.catalogue",
     "plan": "halocast.study.plan",
     "predict": "halocast.study.predict",

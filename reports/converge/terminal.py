@@ -1,31 +1,19 @@
 """The answer as text for a terminal of some width: what does not fit is left out whole and named, never cut."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 from halocast.reports.converge.answer import answer, answer_lines, epoch_note
-from halocast.reports.converge.cases import BADGES
-from halocast.reports.converge.columns import LEGEND, STALE_LEGEND, Column, Line, blocks, cells, columns_for
-from halocast.reports.converge.contests import Contest, Variation, contests, variations
-from halocast.reports.converge.front import Stop, front, stops
-from halocast.reports.converge.words import MISSING, dollars, duration, gpus, plain, points, setting_value
-from halocast.reports.curves import Approximation, Converged, GraphFigures
+from halocast.reports.converge.columns import Column, Line, blocks, cells, columns_for
+from halocast.reports.converge.contests import Contest, contests, variations
+from halocast.reports.converge.front import front, stops
+from halocast.reports.converge.tables import front_rows, graph_rows, legend, reasons, variation_rows
+from halocast.reports.curves import Converged
 from halocast.reports.table import aligned
 
 GAP = 2  # between columns
 WIDTH = 80
-FIGURES: tuple[tuple[str, Callable[[GraphFigures], str]], ...] = (
-    ("nodes", lambda g: f"{g.nodes:,}"),
-    ("mean degree", lambda g: f"{g.degree:.3g}"),
-    ("degree skew", lambda g: f"{g.degree_sigma:.2f}"),
-    ("features", lambda g: str(g.features)),
-    ("classes", lambda g: str(g.classes)),
-    ("parts", lambda g: str(g.parts)),
-    ("edges cut", lambda g: "not known" if g.cut_share is None else f"{g.cut_share:.0%}"),
-    ("halo / inner nodes", lambda g: f"{g.halo_ratio:.2f}"),
-    ("train nodes", lambda g: f"{g.train_share:.1%}"),
-)
 
 
 def text(converged: Converged, width: int = WIDTH) -> str:
@@ -46,13 +34,6 @@ def _filled(lines: Sequence[str], width: int) -> str:
 def graphs_table(converged: Converged) -> str:
     """Both graphs side by side where one stands in for the other."""
     return aligned(graph_rows(converged)) if converged.stands_in else ""
-
-
-def graph_rows(converged: Converged) -> list[list[str]]:
-    """The figures of the graph that was trained on beside those of the one that is timed."""
-    trained, timed = converged.trained, converged.timed
-    head = ["", f"scores: {trained.name}", f"seconds: {timed.name}"]
-    return [head, *([name, say(trained), say(timed)] for name, say in FIGURES)]
 
 
 def _contest(converged: Converged, contest: Contest, width: int, *, several: bool, first: bool) -> list[str]:
@@ -114,65 +95,3 @@ def _changes(every: Sequence[Contest], width: int) -> list[str]:
         for variation in variations(every)
     ]
     return [table for table in tables if max(map(len, table.split("\n"))) <= width]
-
-
-def variation_rows(variation: Variation, every: Sequence[Contest]) -> list[list[str]]:
-    """Times to the target of each case at every value of a key, exact methods first."""
-    by_value = [
-        next(s for s in every if s.values == {**variation.fixed, variation.key: ranking.value})
-        for ranking in variation.rankings
-    ]
-    head = ["method", "kind", *(setting_value(variation.key, ranking.value) for ranking in variation.rankings)]
-    cases = {reach.curve.label: reach.curve for s in by_value for reach in (*s.exact, *s.approximate)}
-    ordered = sorted(cases.values(), key=lambda curve: curve.approximation is not Approximation.EXACT)
-    return [
-        head,
-        *([c.label, BADGES[c.approximation], *(_time_in(s, c.label) for s in by_value)] for c in ordered),
-    ]
-
-
-def _time_in(contest: Contest, label: str) -> str:
-    return next((duration(reach.seconds) for reach in contest.rivals if reach.curve.label == label), MISSING)
-
-
-def front_rows(some: Sequence[Stop]) -> list[list[str]]:
-    """The cells of the front, its head first."""
-    head = ["method", "on", "stopped at", "test", "time", "cost"]
-    return [
-        head,
-        *(
-            [s.curve.label, gpus(s.curve.gpus), s.at, points(s.test), duration(s.seconds), dollars(s.price)]
-            for s in some
-        ),
-    ]
-
-
-def legend(converged: Converged) -> str:
-    """What the columns mean."""
-    stale = any(curve.ages or curve.errors for curve in converged.curves)
-    return f"{LEGEND} {STALE_LEGEND}" if stale else LEGEND
-
-
-def reasons(converged: Converged) -> list[str]:
-    """Why trainings or times are missing, each once with the cases that it holds for; and what the search chose."""
-    labels: dict[str, list[str]] = {}
-    for curve in converged.curves:
-        if curve.reason:
-            labels.setdefault(curve.reason, []).append(curve.label)
-    return [f"{', '.join(dict.fromkeys(some))}: {reason}" for reason, some in labels.items()]
-
-
-def search_rows(converged: Converged) -> list[list[str]]:
-    """Best validation scores by searched choice, in points; nothing where nothing was searched."""
-    searched = {curve.label: curve.trials for curve in converged.curves if curve.trials}
-    if not searched:
-        return []
-    first = next(iter(searched.values()))
-    tried = [", ".join(plain(value) for value in trial.values.values()) for trial in first]
-    rows = [[label, *(points(trial.val) for trial in trials)] for label, trials in searched.items()]
-    return [[f"by {', '.join(first[0].values)}", *tried], *rows]
-
-
-def figures_of(graph: GraphFigures) -> dict[str, str]:
-    """The figures of a graph by name, as a person reads them."""
-    return {name: say(graph) for name, say in FIGURES}
