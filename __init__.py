@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from halocast.cluster.catalogue import load_cluster
     from halocast.graph.graph import Graph
     from halocast.study.calibrate import calibrate
+    from halocast.study.choices import Aim, Goal
     from halocast.study.compare import compare
     from halocast.study.converge import converge
-    from halocast.study.plan import Aim, Goal, plan
+    from halocast.study.plan import plan
     from halocast.study.predict import predict
     from halocast.study.published import published
     from halocast.study.run import run
@@ -51,8 +52,8 @@ __all__ = [
     "whatif",
 ]
 _HOMES = {
-    "Aim": "halocast.study.plan",
-    "Goal": "halocast.study.plan",
+    "Aim": "halocast.study.choices",
+    "Goal": "halocast.study.choices",
     "Graph": "halocast.graph.graph",
     "Scenario": "halocast.study.scenario",
     "ValidationGrid": "halocast.study.validate",

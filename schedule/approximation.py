@@ -4,11 +4,11 @@ It is exact if every value of another rank or chunk is this epoch's and nothing 
 schedule: ages from the staleness pass, and whether what a SAMPLE draws is all that it draws from.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from halocast.base.kernels import built_rows
-from halocast.schedule.check import Read, staleness
+from halocast.schedule.check import Read, reads_of
 from halocast.schedule.ir import Buffer, Exchange, Kind, Op, Role, Rows, Schedule
 
 
@@ -20,11 +20,11 @@ class Approximation(StrEnum):
     SAMPLED = "sampled"  # and perhaps stale as well, which its ages say
 
 
-def approximation_of(schedule: Schedule, reads: Sequence[Read] | None = None) -> Approximation:
+def approximation_of(schedule: Schedule, reads: Iterable[Read] | None = None) -> Approximation:
     """The approximation of a schedule; `reads` are its staleness, where that is known already."""
     if any(op.kind is Kind.SAMPLE and not _keeps_all(schedule, op) for op in schedule.ops):
         return Approximation.SAMPLED
-    if _steps_apart(schedule) or _reads_old(schedule, staleness(schedule) if reads is None else reads):
+    if _steps_apart(schedule) or _reads_old(schedule, reads_of(schedule) if reads is None else reads):
         return Approximation.STALE
     return Approximation.EXACT
 
@@ -39,21 +39,22 @@ def _steps_apart(schedule: Schedule) -> bool:
     )
 
 
-def _reads_old(schedule: Schedule, reads: Sequence[Read]) -> bool:
+def _reads_old(schedule: Schedule, reads: Iterable[Read]) -> bool:
     """Whether some value that other ranks or chunks made, or a gradient of weights, is older than its epoch."""
-    old = [read for read in reads if read.ages and read.ages[-1] > 0]
-    late = any(_buffer_of(schedule, read).role is Role.WEIGHT_GRADS for read in old)
-    return late or any(True for _ in remote_reads(schedule, old))
+    old = (read for read in reads if read.ages and read.ages[-1] > 0)
+    return any(_is_remote(schedule, read) or _buffer_of(schedule, read).role is Role.WEIGHT_GRADS for read in old)
 
 
-def remote_reads(schedule: Schedule, reads: Sequence[Read]) -> Iterator[Read]:
+def remote_reads(schedule: Schedule, reads: Iterable[Read]) -> list[Read]:
     """Those of some reads in which an op computes with rows of other ranks, gradients of them, or a snapshot."""
-    for read in reads:
-        buffer, op = _buffer_of(schedule, read), schedule.find(read.rank, read.op)
-        assert op is not None
-        received = buffer.rows in (Rows.HALO, Rows.SENT) and op.kind is Kind.COMPUTE
-        if received or buffer.role is Role.SNAPSHOT:
-            yield read
+    return [read for read in reads if _is_remote(schedule, read)]
+
+
+def _is_remote(schedule: Schedule, read: Read) -> bool:
+    buffer, op = _buffer_of(schedule, read), schedule.find(read.rank, read.op)
+    assert op is not None
+    received = buffer.rows in (Rows.HALO, Rows.SENT) and op.kind is Kind.COMPUTE
+    return received or buffer.role is Role.SNAPSHOT
 
 
 def _buffer_of(schedule: Schedule, read: Read) -> Buffer:

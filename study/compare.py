@@ -18,7 +18,7 @@ from halocast.reports.comparison import Comparison, MethodResult, NotCompared, S
 from halocast.reports.page.place import require_report_place
 from halocast.reports.page.report import write_report
 from halocast.reports.summary import Summary
-from halocast.reports.verdict import verdict
+from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.ir import Kernel
 from halocast.study.bands import error_band
 from halocast.study.clusters import scenario_cluster
@@ -30,13 +30,14 @@ from halocast.study.showable import Showable, made_now, plain_figures
 from halocast.study.validate import LOOPBACK
 from halocast.study.workload import Say, Workload, prepare, silent
 
+ALONE = "vanilla"  # on one device: the whole graph, nothing to exchange
 GROWTH = 4.0  # a point with twice the ranks has four times the transfers
 ASSUMPTIONS = (
     "Every method has its default options, except the scenario's own method, which keeps the options given there.",
     "Times are of one steady epoch; what happens once before training and evaluation are not in them.",
     "Shared links give all transfers their max-min fair rate; queued ones serve them in order, used above 16 ranks.",
     "Compute is a roofline with one table of efficiencies for all devices; compute slows while bytes of its rank move.",
-    "Speed is compared, not accuracy after training: methods with stale or sampled rows may need more epochs.",
+    "Exact methods learn the same in every epoch; stale and sampled ones may need more epochs, or never get as far.",
 )
 
 
@@ -45,13 +46,32 @@ class MethodComparison(Showable):
     """All methods of a comparison, those that could not be compared with their reasons."""
 
     columns: ClassVar[tuple[str, ...]] = (
-        *("method", "source", "cluster", "ranks", "epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s"),
+        *(
+            "method",
+            "approximation",
+            "source",
+            "cluster",
+            "ranks",
+            "epoch_s",
+            "compute_s",
+            "exposed_comm_s",
+            "hidden_comm_s",
+        ),
         *("bytes_total", "peak_memory_bytes", "reason"),
     )
     content: Comparison
 
     def line(self) -> str:
-        return verdict(self.content).replace("**", "")
+        return " ".join(self.verdict)
+
+    @property
+    def verdict(self) -> list[str]:
+        """The best exact method, the best approximate one, and whether one GPU is enough: a line each."""
+        return [line.replace("**", "") for line in verdict(self.content)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict and all rows as a JSON object."""
+        return {"verdict": verdict_dict(self.content), "results": self.content.rows}
 
     def records(self) -> list[dict[str, Any]]:
         return [plain_figures(row) for row in self.content.rows]
@@ -107,9 +127,18 @@ class _Asked:
         return replace(self.scenario, method=MethodSection(name=name, options=METHODS[name].options()))
 
     @property
+    def _methods(self) -> list[str]:
+        return [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+
+    @property
+    def converge(self) -> str:
+        """The command line that trains the same methods, beside the report's scenario.toml."""
+        return shlex.join(["halocast", "converge", "scenario.toml", *self._methods])
+
+    @property
     def command(self) -> str:
         """The command line that makes the same report, beside its scenario.toml."""
-        chosen = [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+        chosen = list(self._methods)
         chosen += ["--execute"] * self.execute
         chosen += ["--profile", str(self.profile)] if self.profile else []
         return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
@@ -177,6 +206,8 @@ def _compare(asked: _Asked) -> Comparison:
         made=made_now(),
         assumptions=ASSUMPTIONS,
         kernel_work=kernel_work,
+        alone=_alone(asked),
+        converge=asked.converge,
     )
 
 
@@ -199,6 +230,23 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult],
             results += _execute_here(workload, asked, say)
         except (InputError, RunError) as error:
             failures.append(NotCompared(method=name, cluster=machine(None), reason=str(error)))
+
+
+def _alone(asked: _Asked) -> Summary | NotCompared:
+    """The whole graph on one device of the cluster."""
+    try:
+        return _predict_on(asked, ALONE, 1).summary
+    except (InputError, RunError) as error:
+        return NotCompared(method=ALONE, cluster=asked.cluster(asked.scenario).name, reason=str(error))
+
+
+def _predict_on(asked: _Asked, name: str, ranks: int) -> Prediction:
+    """A method on the first devices of the cluster, with a part for each."""
+    scenario, graph = asked.with_method(name), asked.graph
+    parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
+    sized = replace(scenario, graph=parts, cluster=cluster)
+    workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
+    return predict_on(workload, asked.cluster(sized))
 
 
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
@@ -258,18 +306,11 @@ class _Predictor:
         if started + GROWTH * self.last_s.get(name, 0.0) > self.end_s:
             return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
         try:
-            return _point(name, self._predict(name, ranks).summary)
+            return _point(name, _predict_on(self.asked, name, ranks).summary)
         except (InputError, RunError) as error:
             return ScalePoint(method=name, ranks=ranks, reason=str(error))
         finally:
             self.last_s[name] = time.monotonic() - started
-
-    def _predict(self, name: str, ranks: int) -> Prediction:
-        scenario, graph = self.asked.with_method(name), self.asked.graph
-        parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
-        sized = replace(scenario, graph=parts, cluster=cluster)
-        workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
-        return predict_on(workload, self.asked.cluster(sized))
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:
