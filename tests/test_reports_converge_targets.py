@@ -5,15 +5,13 @@ from math import inf
 from statistics import median
 
 import pytest
-from converged import converged, curve, seed_curve
+from converged import LATE, converged, curve, seed_curve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.reports.converge.front import Stop, beats, front, stops
 from halocast.reports.converge.targets import Likely, Miss, reached, reaches
 from halocast.reports.curves import Point, SeedCurve
-
-LATE = [0.1, 0.2, 0.3, 0.4]  # validation scores after each of four epochs; none meets 0.5
 
 
 def test_the_first_point_that_meets_the_target_counts_not_the_best() -> None:
