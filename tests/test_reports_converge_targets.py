@@ -165,6 +165,11 @@ def test_a_curve_may_be_left_at_the_target_or_at_its_best() -> None:
     ]
 
 
+def test_a_curve_whose_best_is_at_the_target_is_named_once() -> None:
+    answer = converged(curve("vanilla", [0.5, 0.72, 0.6]), target=0.7)
+    assert [stop.at for stop in stops(reaches(answer))] == ["the target"]
+
+
 def test_where_none_meets_the_target_all_are_on_the_list() -> None:
     answer = converged(curve("vanilla", [0.5]), curve("psc", [0.6], fits=False), target=0.7)
     assert [stop.curve.label for stop in stops(reaches(answer))] == ["vanilla"]

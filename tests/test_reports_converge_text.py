@@ -122,6 +122,12 @@ def test_both_graphs_stand_side_by_side_where_one_stands_in() -> None:
     assert "halo / inner" not in text(converged(VANILLA))
 
 
+def test_columns_in_which_nothing_is_known_are_not_there() -> None:
+    said = text(converged(replace(VANILLA, epoch_low_s=None, chosen=None)), 200)
+    head = said.partition("Exact methods\n")[2].partition("\n")[0].split()
+    assert head == ["method", "epoch", "epochs", "time", "over", "seeds", "cost", "test", "to", "base", "best", "at"]
+
+
 def test_reasons_are_told_once_with_the_cases_that_they_hold_for() -> None:
     failed = [curve(name, reason="needs 4 parts, there are 2") for name in ("gnnpipe", "psc")]
     assert "gnnpipe, psc: needs 4 parts, there are 2" in text(converged(VANILLA, *failed))
@@ -153,6 +159,13 @@ def test_a_line_keeps_the_best_weights_of_a_training_that_has_ended() -> None:
     ]
     assert spot_rows([line])[1] == ["vanilla", "1", "1 s", "$0.010", "35.0", "33.0", "18.0 to 48.0"]
     assert line.met is None
+
+
+def test_time_never_goes_back_where_a_slow_training_ends_first() -> None:
+    slow = seed_curve([0.4], seed=1, epoch_s=9.0)
+    one = curve("digest-a", seeds=(seed_curve([0.1, 0.2]), slow))
+    (line,) = score_lines(answered := converged(one), contests(answered)[0])
+    assert [(spot.epochs, spot.seconds) for spot in line.spots] == [(1, 5.0), (2, 5.0)]
 
 
 def test_a_line_begins_where_every_training_was_scored() -> None:
