@@ -6,20 +6,12 @@ are two different bands and stay apart.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from typing import Any
 
 from halocast.reports.scores import ErrorCurve, Trial
 from halocast.reports.summary import FoundAges
-
-
-class Approximation(StrEnum):
-    """What a method does to the numbers: nothing, older rows than this epoch's, or some rows in place of all."""
-
-    EXACT = "exact"
-    STALE = "stale"
-    SAMPLED = "sampled"
+from halocast.schedule.approximation import Approximation as Approximation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +69,7 @@ class Curve:
     fits: bool = True  # in the devices' memory
     seeds: tuple[SeedCurve, ...] = ()
     perturbed: tuple[SeedCurve, ...] = ()  # the first seed again, with speeds that differ as predictions may err
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the scenario, by section.key: what the case is
     chosen: Mapping[str, Any] | None = None  # searched values that were best on validation
     errors: tuple[ErrorCurve, ...] = ()  # of stale rows of the first seed
     ages: tuple[FoundAges, ...] = ()

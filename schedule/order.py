@@ -6,13 +6,14 @@ is legal if no op begins before what it awaits has ended, lanes run their ops on
 ends before all who give something to it have begun.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocast.base.errors import InputError
 from halocast.schedule.ending import Ending
-from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.ir import Lane, Op, Schedule
 from halocast.schedule.trace import Trace
 
 ENDLESS = 2**40  # epochs: as many as whoever reads the moments wants
@@ -150,25 +151,35 @@ class _Order:
 def of_trace(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
     """The moments of a run that happened, by their times; among events of one time, or of clocks that differ a little,
     in a legal order."""
-    events = sorted(_events(schedule, trace), key=lambda moment: (moment.time_s, not moment.begins))
-    happened = _Happened(schedule)
-    while events:
-        place = next((k for k, moment in enumerate(events) if happened.may(moment)), None)
-        if place is None:
-            first = events[0]
+    happened, lanes = _Happened(schedule), _by_lane(schedule, trace)
+    while lanes:
+        able = [events for events in lanes if happened.may(events[0])]
+        if not able:
+            first = min((events[0] for events in lanes), key=_when)
             raise InputError(f"no legal order: {first.op.label} of epoch {first.epoch} waits for what no span has")
-        moment = events.pop(place)
+        events = min(able, key=lambda events: _when(events[0]))
+        moment = events.popleft()
+        if not events:
+            lanes.remove(events)
         happened.note(moment)
         yield moment
 
 
-def _events(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
+def _when(moment: Moment) -> tuple[float, bool]:
+    return moment.time_s, not moment.begins
+
+
+def _by_lane(schedule: Schedule, trace: Trace) -> list[deque[Moment]]:
+    """The events of every lane, in its order."""
+    place = {(op.rank, op.name): number for number, op in enumerate(schedule.ops)}
     for span in trace.all_spans:
-        op = schedule.find(span.rank, span.op)
-        if op is None:
+        if (span.rank, span.op) not in place:
             raise InputError(f"the trace has op {span.rank}/{span.op}, which the schedule has not")
-        yield Moment(span.start_s, True, op, span.epoch)
-        yield Moment(span.end_s, False, op, span.epoch)
+    lanes: dict[tuple[int, Lane], deque[Moment]] = defaultdict(deque)
+    for span in sorted(trace.all_spans, key=lambda span: (span.epoch, place[span.rank, span.op])):
+        op = schedule.ops[place[span.rank, span.op]]
+        lanes[op.rank, op.lane] += Moment(span.start_s, True, op, span.epoch), Moment(span.end_s, False, op, span.epoch)
+    return [lanes[key] for key in sorted(lanes)]
 
 
 class _Happened(_Order):
@@ -178,9 +189,10 @@ class _Happened(_Order):
         super().__init__(schedule, ENDLESS)
 
     def may(self, moment: Moment) -> bool:
+        """Whether the next event of a lane may come now; what a rank waited for elsewhere, clocks need not show."""
         op, epoch = moment.op, moment.epoch
         if not moment.begins:
-            return self.begun.get((op.rank, op.name), -1) == epoch and self.may_end(op, epoch)
+            return self.may_end(op, epoch)
         waits = [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
         return all(self._has_ended(*wait) for wait in waits)
 

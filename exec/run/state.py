@@ -23,7 +23,7 @@ from halocast.exec.run.part_tensors import PartTensors
 from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
-from halocast.exec.transport.link import Channel, Halves, Link, drain
+from halocast.exec.transport.link import Channel, Halves, RankLink, drain
 from halocast.graph.parts import Part
 from halocast.models.modules import Gnn, build_model
 from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
@@ -63,7 +63,7 @@ def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
 class RankState(PartTensors):
     """The mutable state handlers work on; nothing here knows a method."""
 
-    def __init__(self, job: Job, part: Part, link: Link) -> None:
+    def __init__(self, job: Job, part: Part, link: RankLink) -> None:
         dtype = getattr(torch, job.settings.dtype)
         super().__init__(part, job.spec, dtype, link)
         self.job, self.schedule, self.rank = job, job.schedule, part.rank

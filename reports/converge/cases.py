@@ -4,8 +4,9 @@ from math import isfinite
 
 from halocast.reports.converge.contests import Contest, baseline_of
 from halocast.reports.converge.targets import Reached, as_scores, within
-from halocast.reports.curves import Approximation, Converged, Curve
+from halocast.reports.curves import Converged, Curve
 from halocast.reports.scores import CaseScores, SeedScores, paired
+from halocast.schedule.approximation import Approximation
 
 BADGES = {Approximation.EXACT: "exact", Approximation.STALE: "stale", Approximation.SAMPLED: "sampled"}
 
@@ -23,7 +24,7 @@ def case_scores(converged: Converged, contest: Contest, reach: Reached) -> CaseS
     return CaseScores(
         label=reach.curve.label,
         baseline=base.curve.label if base else "",
-        settings=reach.curve.setting,
+        settings={"method.name": reach.curve.method, **reach.curve.overrides},
         chosen=reach.curve.chosen or {},
         seeds=scores,
         difference=paired(scores, seed_scores(base)) if base else None,

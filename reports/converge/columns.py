@@ -7,9 +7,10 @@ from halocast.reports.converge.cases import BADGES, age_text, case_scores, last_
 from halocast.reports.converge.contests import Contest, in_order
 from halocast.reports.converge.targets import Reached
 from halocast.reports.converge.words import MISSING, band, dollars, duration, plain, plus_minus
-from halocast.reports.curves import Approximation, Converged
+from halocast.reports.curves import Converged
 from halocast.reports.scores import CaseScores
 from halocast.reports.table import seconds
+from halocast.schedule.approximation import Approximation
 
 WHY_WIDTH = 13  # of the reason why there is no time
 

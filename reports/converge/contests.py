@@ -8,7 +8,8 @@ from typing import Any
 
 from halocast.reports.converge.targets import Reached, reaches
 from halocast.reports.converge.words import listed, setting_text, setting_value
-from halocast.reports.curves import Approximation, Converged
+from halocast.reports.curves import Converged
+from halocast.schedule.approximation import Approximation
 
 BASELINE = "vanilla"  # the method that others are compared with
 Values = Mapping[str, Any]  # by varied key, as section.key

@@ -10,7 +10,8 @@ from statistics import mean
 
 from halocast.reports.converge.contests import Contest
 from halocast.reports.converge.targets import Reached, best_point, price_of, seconds_of, within
-from halocast.reports.curves import Approximation, Converged, Point
+from halocast.reports.curves import Converged, Point
+from halocast.schedule.approximation import Approximation
 
 DASHES = {Approximation.EXACT: 0, Approximation.STALE: 1, Approximation.SAMPLED: 2}  # of lines, by kind
 

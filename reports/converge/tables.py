@@ -9,8 +9,9 @@ from halocast.reports.converge.contests import Contest, Variation
 from halocast.reports.converge.front import Stop
 from halocast.reports.converge.series import ScoreLine, Spot
 from halocast.reports.converge.words import MISSING, dollars, duration, gpus, plain, points, setting_value
-from halocast.reports.curves import Approximation, Converged, GraphFigures
+from halocast.reports.curves import Converged, GraphFigures
 from halocast.reports.scores import ErrorCurve
+from halocast.schedule.approximation import Approximation
 
 FIGURES: tuple[tuple[str, Callable[[GraphFigures], str]], ...] = (
     ("nodes", lambda g: f"{g.nodes:,}"),

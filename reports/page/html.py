@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from halocast.reports.comparison import Comparison, MethodResult, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, exact_first
 from halocast.reports.converge.page import section
 from halocast.reports.curves import Converged
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
@@ -52,12 +52,12 @@ def render(
 
 
 def _page(comparison: Comparison) -> dict[str, Any]:
-    ordered = fastest_first(comparison.predicted)
+    ordered = exact_first(comparison.predicted)
     counts, scaling_rows = scaling_table(comparison)
     return {
         "title": _title(comparison),
         "facts": facts(comparison),
-        "verdict": emphasised(verdict(comparison)),
+        "verdict": [emphasised(line) for line in verdict(comparison)],
         "tiles": tiles(comparison),
         "table": main_table(comparison),
         "failures": comparison.failures,

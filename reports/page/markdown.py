@@ -41,9 +41,13 @@ def markdown(
 def _verdict(comparison: Comparison, converged: Converged | None) -> str:
     """Where scores over time are known, what they say comes before the time of an epoch."""
     if converged is None:
-        return verdict(comparison)
+        return _listed(verdict(comparison))
     more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
-    return "\n\n".join([*answer_lines(converged), more, f"By the time of an epoch alone: {verdict(comparison)}"])
+    return "\n\n".join([*answer_lines(converged), more, "By the time of an epoch alone:", _listed(verdict(comparison))])
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
 
 
 def _fenced(scenario: str) -> str:

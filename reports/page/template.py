@@ -24,5 +24,6 @@ def text_of(name: str, package: str = "halocast.reports.page") -> str:
 
 
 def emphasised(text: str) -> Markup:
-    """Turn `**name**` into bold HTML and leave everything else as it is."""
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
+    """Turn `**name**` into bold HTML, what stands between backticks into code, and leave everything else as it is."""
+    bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text)))
+    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", bold))

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from halocast.reports.curves import Approximation, Converged, Curve, GraphFigures, Point, SeedCurve
+from halocast.reports.curves import Converged, Curve, GraphFigures, Point, SeedCurve
+from halocast.schedule.approximation import Approximation
 
 GRAPH = GraphFigures(
     name="pubmed",
