@@ -12,8 +12,9 @@ from converged import GRAPH, LATE, converged, curve
 
 from halocast.reports.comparison import ScalePoint
 from halocast.reports.converge.page import render
-from halocast.reports.curves import Approximation, Converged
+from halocast.reports.curves import Converged
 from halocast.reports.page.html import render as render_comparison
+from halocast.schedule.approximation import Approximation
 
 PROGRAM = find_chromium()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here (apt-get install chromium)")
@@ -177,7 +178,7 @@ def test_nothing_was_asked_for_and_nothing_complained(window: Browser) -> None:
 def test_both_charts_work_on_the_page_of_a_comparison(tmp_path: Path) -> None:
     assert PROGRAM is not None
     scaling = tuple(ScalePoint(method="m", ranks=k, epoch_s=1 / k) for k in (1, 2))
-    page = render_comparison(comparison(result(method="m"), scaling=scaling), converged=answered())
+    page = render_comparison(comparison(result(method="m"), scaling=scaling, converged=answered()))
     with browser(PROGRAM) as opened:
         path = tmp_path / "report.html"
         path.write_text(page, encoding="utf-8")

@@ -10,9 +10,10 @@ from converged import GRAPH, LATE, converged, curve, seed_curve
 from halocast.reports.converge.answer import answer, answer_lines, epoch_note
 from halocast.reports.converge.contests import Contest, baseline_of, contests, variations
 from halocast.reports.converge.records import as_json, error_records, point_records, records
-from halocast.reports.curves import Approximation, Converged, Curve
+from halocast.reports.curves import Converged, Curve
 from halocast.reports.scores import ErrorCurve
 from halocast.reports.summary import FoundAges
+from halocast.schedule.approximation import Approximation
 
 VANILLA = curve("vanilla", [0.5, 0.7], [0.5, 0.72], epoch_s=10.0)
 SAMPLED: dict[str, Any] = {"approximation": Approximation.SAMPLED}

@@ -17,10 +17,11 @@ from halocast.reports.converge.contests import contests, variations
 from halocast.reports.converge.figures import at_values, draw_answer, error_panels
 from halocast.reports.converge.page import chart, render
 from halocast.reports.converge.report import write_report
-from halocast.reports.curves import Approximation, Converged, Curve
+from halocast.reports.curves import Converged, Curve
 from halocast.reports.page.html import render as render_comparison
 from halocast.reports.page.report import write_report as write_comparison
 from halocast.reports.scores import ErrorCurve, Trial
+from halocast.schedule.approximation import Approximation
 
 HOSTILE = "<script>alert('x')</script>|$\\frac$"  # for HTML, Markdown and matplotlib
 STALE: dict[str, Any] = {
@@ -74,8 +75,8 @@ def test_hostile_names_are_text_everywhere(tmp_path: Path) -> None:
 
 def test_a_comparison_with_scores_over_time_begins_with_their_answer() -> None:
     made = converged(VANILLA, PIPE)
-    page = render_comparison(comparison(result(method="m")), converged=made)
-    assert page.index("<p>Exact, to ") < page.index("By the time of an epoch alone: <strong>m</strong>")
+    page = render_comparison(comparison(result(method="m"), converged=made))
+    assert page.index("<p>Exact, to ") < page.index('id="accuracy"') < page.index('id="methods"')
     assert page.count('id="converge-data"') == 1
     without = render_comparison(comparison(result(method="m")))
     assert "converge-data" not in without
@@ -83,11 +84,11 @@ def test_a_comparison_with_scores_over_time_begins_with_their_answer() -> None:
 
 
 def test_a_comparisons_report_holds_the_files_of_its_scores_over_time(tmp_path: Path) -> None:
-    write_comparison(tmp_path / "out", comparison(result(method="m")), converged(VANILLA, PIPE))
+    write_comparison(tmp_path / "out", comparison(result(method="m"), converged=converged(VANILLA, PIPE)))
     names = {path.name for path in (tmp_path / "out" / "accuracy").iterdir()}
     assert {"report.md", "curves.csv", "score.png", "answer.json"} <= names
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
-    assert text.startswith("# Comparison\n\nExact, to 95 % of vanilla's best (70.0 on validation): vanilla on 8 GPUs")
+    assert text.startswith("# Comparison\n\n- Exact, to 95 % of vanilla's best (70.0 on validation): vanilla on 8 GPUs")
 
 
 def test_axes_say_which_graph_scores_and_seconds_are_of() -> None:

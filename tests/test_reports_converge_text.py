@@ -14,9 +14,10 @@ from halocast.reports.converge.series import score_lines
 from halocast.reports.converge.tables import error_rows, graph_rows, search_rows, spot_rows
 from halocast.reports.converge.terminal import text
 from halocast.reports.converge.words import band, dollars, duration, points, setting_value
-from halocast.reports.curves import Approximation, Curve
+from halocast.reports.curves import Curve
 from halocast.reports.scores import ErrorCurve, Trial
 from halocast.reports.summary import FoundAges
+from halocast.schedule.approximation import Approximation
 
 STALE: dict[str, Any] = {
     "approximation": Approximation.STALE,
