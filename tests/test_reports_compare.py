@@ -75,7 +75,7 @@ def test_the_verdict_is_a_line_on_exact_methods_one_on_approximate_ones_and_one_
     ],
 )
 def test_one_gpu_is_compared_with_the_best_exact_method(changes: dict[str, Any], said: str) -> None:
-    price = {"price_per_epoch": 0.04, "currency": "USD", "price_date": "2024-06"}
+    price: dict[str, Any] = {"price_per_epoch": 0.04, "currency": "USD", "price_date": "2024-06"}
     made = comparison(result(method="m", **times(2.0), **price), alone=result(**changes).summary)
     assert verdict(made)[2] == said
 

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from halocast.reports.comparison import Comparison, MethodResult, exact_first
 from halocast.reports.converge.page import section
-from halocast.reports.curves import Converged
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
 from halocast.reports.page.tables import facts, main_table, measured_table, provenance_rows, staleness_rows, tiles
 from halocast.reports.page.template import emphasised, environment, text_of
@@ -23,21 +22,13 @@ MOST_SPANS = 10_000  # of one timeline
 ALL_SPANS = 100_000  # of all timelines of a page: 25 bytes each, of a page's 5 MB
 
 
-def render(
-    comparison: Comparison,
-    files_beside: Sequence[str] = (),
-    left_out: Sequence[str] = (),
-    converged: Converged | None = None,
-) -> str:
-    """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not.
-
-    With `converged`, scores over time, the page has a section on them, and its verdict begins with their answer.
-    """
+def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: Sequence[str] = ()) -> str:
+    """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not."""
     template = environment().from_string(text_of("report.html"))
     most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
     return template.render(
         page=_page(comparison),
-        converge=section(converged) if converged else None,
+        converge=section(comparison.converged) if comparison.converged else None,
         files_beside=files_beside,
         left_out=left_out,
         css=Markup(text_of("report.css")),  # ours, not a user's

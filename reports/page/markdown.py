@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 
 from halocast.reports.comparison import Comparison
-from halocast.reports.converge.answer import answer_lines
-from halocast.reports.curves import Converged
 from halocast.reports.page.charts import missing, scaling_table
 from halocast.reports.page.tables import measured_table, provenance_rows, staleness_rows
 from halocast.reports.table import insights, markdown_rows, markdown_table, warnings
@@ -17,12 +15,10 @@ DEFINITIONS = (
 )
 
 
-def markdown(
-    comparison: Comparison, figures: Sequence[tuple[str, str]] = (), converged: Converged | None = None
-) -> str:
+def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
-        ("# Comparison", _verdict(comparison, converged)),
+        ("# Comparison", _verdict(comparison)),
         ("", markdown_table(comparison.lines)),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
@@ -38,16 +34,10 @@ def markdown(
     return "\n\n".join(part for title, text in sections if text for part in (title, text) if part) + "\n"
 
 
-def _verdict(comparison: Comparison, converged: Converged | None) -> str:
-    """Where scores over time are known, what they say comes before the time of an epoch."""
-    if converged is None:
-        return _listed(verdict(comparison))
+def _verdict(comparison: Comparison) -> str:
+    lines = "\n".join(f"- {line}" for line in verdict(comparison))
     more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
-    return "\n\n".join([*answer_lines(converged), more, "By the time of an epoch alone:", _listed(verdict(comparison))])
-
-
-def _listed(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
+    return f"{lines}\n\n{more}" if comparison.converged else lines
 
 
 def _fenced(scenario: str) -> str:

@@ -6,7 +6,6 @@ from pathlib import Path
 from halocast.base.files import whole_directory
 from halocast.reports.comparison import Comparison, MethodResult
 from halocast.reports.converge.report import write_files
-from halocast.reports.curves import Converged
 from halocast.reports.formats.chakra import write_chakra
 from halocast.reports.formats.perfetto import write_perfetto
 from halocast.reports.page.figures import draw_all
@@ -26,7 +25,7 @@ FILES = (
 ACCURACY = "accuracy/ (scores over time: report.md, tables, figures)"
 
 
-def write_report(path: Path, comparison: Comparison, converged: Converged | None = None) -> None:
+def write_report(path: Path, comparison: Comparison) -> None:
     """Write the whole report or nothing; only an earlier report or an empty directory is replaced.
 
     Scores over time are a section of the page, and files of their own below `accuracy/`.
@@ -38,11 +37,11 @@ def write_report(path: Path, comparison: Comparison, converged: Converged | None
         (directory / "scenario.toml").write_text(comparison.scenario, encoding="utf-8")
         figures = draw_all(directory / "figures", comparison)
         left_out = _write_traces(directory, comparison)
-        if converged is not None:
-            write_files(directory / "accuracy", converged)
-        beside = (*FILES, ACCURACY) if converged else FILES
-        (directory / "report.md").write_text(markdown(comparison, figures, converged), encoding="utf-8")
-        (directory / "report.html").write_text(render(comparison, beside, left_out, converged), encoding="utf-8")
+        if comparison.converged is not None:
+            write_files(directory / "accuracy", comparison.converged)
+        beside = (*FILES, ACCURACY) if comparison.converged else FILES
+        (directory / "report.md").write_text(markdown(comparison, figures), encoding="utf-8")
+        (directory / "report.html").write_text(render(comparison, beside, left_out), encoding="utf-8")
 
 
 def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
