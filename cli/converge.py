@@ -15,59 +15,79 @@ from halocast.base.files import whole_file
 from halocast.base.records import require
 from halocast.cli.options import Json, ScenarioFile, Set, at_least_1
 from halocast.cli.output import note, print_json
-from halocast.cli.sweep import Results
 from halocast.reports.curves import Curve
+from halocast.reports.page.place import require_report_place
 from halocast.reports.table import csv_table, seconds
-from halocast.study.converge import Phase, converge
+from halocast.study.converge import converge
 from halocast.study.convergence import Convergence
+from halocast.study.converging import Phase
 from halocast.study.run import require_torch
 from halocast.study.scenario import load_tables
 from halocast.study.sweep import parse_vary
+
+Methods = Annotated[str, typer.Option(help="Methods, separated by commas [one of each family].")]
+CaseText = Annotated[
+    list[str] | None,
+    typer.Option(help="A method and keys: --case 'bns rate=0.1 model.layers=2'; 'NAME: ...' names it; repeatable."),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(help="Values of a key: --vary method.gamma=0.5,0.95; of the machine: cluster.network_gbps=1,10."),
+]
+TargetText = Annotated[str, typer.Option(help="Validation score to reach: 0.88, or a share of exact training's best.")]
+Budget = Annotated[str | None, typer.Option(help="Predicted time that training may take: 90s, 10min, 2h.")]
+Seeds = Annotated[int, typer.Option(help="Trainings of every case.")]
+Tune = Annotated[
+    list[str] | None,
+    typer.Option(help="Learning rates to try per case (3), or values of a key: run.lr=0.003,0.01; on validation."),
+]
+TuneSeeds = Annotated[int, typer.Option(help="Seeds that the search trains with.")]
+Patience = Annotated[
+    int | None,
+    typer.Option(help="End after so many epochs without a better validation score [a quarter of all; 0: never]."),
+]
+StandIn = Annotated[
+    str | None, typer.Option(help="Graph with data that is trained in place of the scenario's: a file or a name.")
+]
+Baseline = Annotated[
+    str | None, typer.Option(help="The case whose score others are compared with [vanilla, else the first].")
+]
+Kept = Annotated[
+    Path | None, typer.Option("--results", help="File that keeps what is finished [one in the user's cache].")
+]
+Jobs = Annotated[int | None, typer.Option(help="Trainings side by side, one thread each [one per core].")]
+Csv = Annotated[Path | None, typer.Option(help="Write a row per case to a CSV file.")]
+Out = Annotated[Path | None, typer.Option(help="Directory for a report: page, tables, figures.")]
 
 
 def converge_command(
     scenario: ScenarioFile = None,
     overrides: Set = None,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas [one of each family].")] = "",
-    case: Annotated[
-        list[str] | None,
-        typer.Option(help="A method and keys: --case 'bns rate=0.1 model.layers=2'; 'NAME: ...' names it; repeatable."),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(help="Values of a key: --vary method.gamma=0.5,0.95; of the machine: cluster.network_gbps=1,10."),
-    ] = None,
-    target: Annotated[
-        str, typer.Option(help="Validation score to reach: 0.88, or a share of exact training's best.")
-    ] = "95%",
-    budget: Annotated[str | None, typer.Option(help="Predicted time that training may take: 90s, 10min, 2h.")] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of every case.")] = 3,
-    tune: Annotated[
-        list[str] | None,
-        typer.Option(help="Learning rates to try per case (3), or values of a key: run.lr=0.003,0.01; on validation."),
-    ] = None,
-    tune_seeds: Annotated[int, typer.Option(help="Seeds that the search trains with.")] = 1,
-    patience: Annotated[
-        int | None,
-        typer.Option(help="End after so many epochs without a better validation score [a quarter of all; 0: never]."),
-    ] = None,
-    stand_in: Annotated[
-        str | None, typer.Option(help="Graph with data that is trained in place of the scenario's: a file or a name.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="The case whose score others are compared with [vanilla, else the first].")
-    ] = None,
-    results: Results = None,
-    jobs: Annotated[int | None, typer.Option(help="Trainings side by side, one thread each [one per core].")] = None,
+    methods: Methods = "",
+    case: CaseText = None,
+    vary: Vary = None,
+    target: TargetText = "95%",
+    budget: Budget = None,
+    seeds: Seeds = 3,
+    tune: Tune = None,
+    tune_seeds: TuneSeeds = 1,
+    patience: Patience = None,
+    stand_in: StandIn = None,
+    baseline: Baseline = None,
+    results: Kept = None,
+    jobs: Jobs = None,
     json: Json = False,
-    csv: Annotated[Path | None, typer.Option(help="Write a row per case to a CSV file.")] = None,
+    csv: Csv = None,
+    out: Out = None,
 ) -> None:
     """Train in virtual time: accuracy over predicted seconds and dollars, and what reaches a target first."""
     require_torch("halocast converge")
     for option, value in (("--jobs", jobs), ("--seeds", seeds), ("--tune-seeds", tune_seeds)):
         at_least_1(option, value)
-    with phases() as tell, _told(json=json) as on_curve:
-        found = converge(
+    if out is not None:
+        require_report_place(out)
+    with phases() as tell:
+        result = converge(
             load_tables(scenario, overrides or []),
             cases=case or (),
             methods=[name.strip() for name in methods.split(",") if name.strip()],
@@ -83,9 +103,9 @@ def converge_command(
             results=results,
             jobs=jobs,
             progress=tell,
-            on_curve=on_curve,
+            on_curve=_silent if json else tell_curve,
         )
-    show_convergence(found, json=json, csv=csv)
+    show_convergence(result, json=json, csv=csv, out=out)
 
 
 @contextmanager
@@ -104,16 +124,15 @@ def phases() -> Iterator[Phase]:
         yield tell
 
 
-@contextmanager
-def _told(*, json: bool) -> Iterator[Any]:
-    """Tell of every curve as soon as it is trained, on a terminal."""
+def tell_curve(curve: Curve) -> None:
+    """Tell of a curve as soon as it is trained, on a terminal."""
     console = Console(stderr=True)
+    if console.is_terminal:
+        console.print(curve_line(curve), highlight=False, markup=False)
 
-    def tell(curve: Curve) -> None:
-        if console.is_terminal and not json:
-            console.print(curve_line(curve), highlight=False, markup=False)
 
-    yield tell
+def _silent(curve: Curve) -> None:
+    """Say nothing."""
 
 
 def curve_line(curve: Curve) -> str:
@@ -144,13 +163,16 @@ def _values(option: str, texts: list[str]) -> dict[str, list[Any]]:
     return values
 
 
-def show_convergence(found: Convergence, *, json: bool, csv: Path | None) -> None:
+def show_convergence(result: Convergence, *, json: bool, csv: Path | None, out: Path | None) -> None:
     """Print the answer and the tables, or JSON; write what was asked for."""
     if csv is not None:
         with whole_file(csv) as path:
-            path.write_text(csv_table(found.records()), encoding="utf-8")
+            path.write_text(csv_table(result.records()), encoding="utf-8")
         note(f"written: {csv}")
+    if out is not None:
+        result.write(out)
+        note(f"report: {out / 'report.html'}")
     if json:
-        print_json(found.as_json())
+        print_json(result.as_json())
     else:
-        print(found.text(shutil.get_terminal_size((80, 24)).columns))
+        print(result.text(shutil.get_terminal_size((80, 24)).columns))

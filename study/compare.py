@@ -5,8 +5,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,7 +26,7 @@ from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.run import machine, require_torch, run_workload
 from halocast.study.scenario import MethodSection, Scenario, format_scenario
-from halocast.study.showable import Showable, plain_figures
+from halocast.study.showable import Showable, made_now, plain_figures
 from halocast.study.validate import LOOPBACK
 from halocast.study.workload import Say, Workload, prepare, silent
 
@@ -205,7 +203,7 @@ def _compare(asked: _Asked) -> Comparison:
         scaling=tuple(_scaling(asked, predicted, failures)) if asked.scaling_s > 0 else (),
         scenario=format_scenario(asked.scenario),
         command=asked.command,
-        made=f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC.",
+        made=made_now(),
         assumptions=ASSUMPTIONS,
         kernel_work=kernel_work,
         alone=_alone(asked),

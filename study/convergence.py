@@ -1,11 +1,13 @@
 """The result of a study of accuracy over predicted time, as it shows and writes itself."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from halocast.reports.converge import answer, records, terminal
 from halocast.reports.converge.cases import case_scores
 from halocast.reports.converge.contests import contests
+from halocast.reports.converge.report import write_report
 from halocast.reports.curves import Converged, Curve
 from halocast.reports.scores import CaseScores
 from halocast.study.showable import Showable
@@ -42,6 +44,10 @@ class Convergence(Showable):
     def as_json(self) -> dict[str, Any]:
         """The whole answer: its lines, a row per curve, the front, every evaluated point."""
         return records.as_json(self.content)
+
+    def write(self, directory: str | Path) -> None:
+        """Write the report: a page, Markdown, tables and figures, and the scenario; an earlier one is replaced."""
+        write_report(Path(directory), self.content)
 
     def text(self, width: int = terminal.WIDTH) -> str:
         """The answer as it is printed in a terminal of some width."""

@@ -13,9 +13,9 @@ from halocast.schedule.approximation import Approximation, approximation_of
 from halocast.study.placed import Placed
 from halocast.study.results import State, Stored
 from halocast.study.scenario import GraphSection, MethodSection, Scenario
-from halocast.study.timing import Timing
+from halocast.study.timing import EpochTiming
 from halocast.study.training import Trained
-from halocast.study.trainings import Wanted
+from halocast.study.trainings import WantedTraining
 from halocast.study.workload import prepare
 
 NOT_YET = "not trained yet"
@@ -27,11 +27,11 @@ class Parts:
     """What a curve is made of: a case on a machine, how it is timed, what was chosen for it, and its trainings."""
 
     placed: Placed
-    timing: Timing
+    timing: EpochTiming
     chosen: Mapping[str, Any]
     trials: tuple[Trial, ...]
-    seeds: Sequence[tuple[Wanted, Stored | None]]
-    perturbed: Sequence[tuple[Wanted, Stored | None]]
+    seeds: Sequence[tuple[WantedTraining, Stored | None]]
+    perturbed: Sequence[tuple[WantedTraining, Stored | None]]
 
 
 def curve_of(parts: Parts) -> Curve:
@@ -82,7 +82,7 @@ def _case(placed: Placed, approximation: Approximation) -> dict[str, Any]:
     }
 
 
-def _seed_curves(trained: Sequence[tuple[Wanted, Trained | None]], epoch_s: float) -> tuple[SeedCurve, ...]:
+def _seed_curves(trained: Sequence[tuple[WantedTraining, Trained | None]], epoch_s: float) -> tuple[SeedCurve, ...]:
     return tuple(_seed_curve(want.seed, record, epoch_s) for want, record in trained if record is not None)
 
 
@@ -107,7 +107,7 @@ def trained_of(stored: Stored | None) -> Trained | None:
     return None if stored is None or stored.state is not State.DONE else from_flat(Trained, stored.figures)
 
 
-def why(want: Wanted, stored: Stored | None) -> str:
+def why(want: WantedTraining, stored: Stored | None) -> str:
     """Why a training is missing; empty where it is not."""
     if stored is not None:
         return stored.reason

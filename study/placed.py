@@ -47,7 +47,7 @@ def settings(vary: Mapping[str, Sequence[Any]]) -> list[Setting]:
 
 def placed(tables: Tables, cases: Sequence[Case], vary: Mapping[str, Sequence[Any]]) -> list[Placed]:
     """Every case in every setting, and in each the whole graph on one device."""
-    return [one for setting in settings(vary) for one in _group(tables, cases, setting)]
+    return [case for setting in settings(vary) for case in _group(tables, cases, setting)]
 
 
 def _group(tables: Tables, cases: Sequence[Case], setting: Setting) -> Iterator[Placed]:

@@ -21,7 +21,7 @@ from halocast.study.predict import predict
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
 from halocast.study.screen import Screened, screen
-from halocast.study.timing import TIME, Timing, time_it
+from halocast.study.timing import TIME, EpochTiming, time_it
 from halocast.study.training import TRAIN, Trained, train_alone
 from halocast.study.version import prediction_version
 
@@ -57,7 +57,7 @@ def _predict(scenario: Scenario) -> Summary:
 
 
 PREDICT, SCREEN = "predict", "screen"
-TASKS: Mapping[str, Callable[..., Summary | Screened | Timing | KnownGraph | Trained]] = MappingProxyType(
+TASKS: Mapping[str, Callable[..., Summary | Screened | EpochTiming | KnownGraph | Trained]] = MappingProxyType(
     {PREDICT: _predict, SCREEN: screen, TIME: time_it, GRAPH: known_graph, TRAIN: train_alone}
 )
 LOOK_S = 0.5  # how often to look whether whoever started us is still there

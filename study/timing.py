@@ -21,7 +21,7 @@ TIME = "time"  # the task's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class EpochTiming:
     """A predicted epoch with its band, and what the schedule says of a training's numbers."""
 
     summary: Summary
@@ -38,13 +38,13 @@ class Timing:
         return None if price is None else price.price_per_epoch / self.summary.epoch_s
 
 
-def time_it(scenario: Scenario) -> Timing:
+def time_it(scenario: Scenario) -> EpochTiming:
     """Predict a scenario's epoch on its cluster."""
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks)
     summary, method = predict_on(workload, cluster, lean=True).summary, workload.scenario.method
     band = error_band(summary)
-    return Timing(
+    return EpochTiming(
         summary=summary,
         band=band if isinstance(band, ErrorBand) else None,
         approximation=approximation_of(workload.schedule),

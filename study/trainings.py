@@ -20,10 +20,11 @@ from halocast.study.queries import Progress, Query, complete, training_of
 from halocast.study.results import ResultFile, Stored, Tables
 from halocast.study.scenario import set_key
 from halocast.study.sweep import key_place
-from halocast.study.timing import Timing
+from halocast.study.timing import EpochTiming
 
 DRAWS = "method.seed"  # of what a method samples
 LEAST_EPOCHS = 10  # of a training that a short budget needs
+OF_MACHINES = ("cluster", "world", "plan")  # sections that a training knows nothing of
 Values = Mapping[str, Any]  # of searched keys
 
 
@@ -56,48 +57,50 @@ class Plan:
             lengths.append(-(-lengths[-1] // 2))
         return lengths[::-1]
 
-    def query(self, one: Placed, timing: Timing, values: Values, seed: int, length: int) -> Query:
+    def query(self, placed: Placed, timing: EpochTiming, values: Values, seed: int, length: int) -> Query:
         """A training; what the case says itself wins over searched values, and over the seed of its draws."""
-        tables = self._tables(one, timing)
+        tables = self._tables(placed, timing)
         for key, value in values.items():
-            if key not in one.case.overrides and has_option(one.case.method, key):
+            if key not in placed.case.overrides and has_option(placed.case.method, key):
                 set_key(tables, *key_place(key), value)
         said = {"seed": seed, "epochs": length, "eval_every": self.eval_every}
         tables["run"] = {**tables.get("run", {}), **said}
         if seed == self.seeds[0] and timing.comparable and timing.approximation is not Approximation.EXACT:
             tables["run"]["errors"] = True
-        if has_option(one.case.method, DRAWS) and "seed" not in one.tables["method"]:
+        if has_option(placed.case.method, DRAWS) and "seed" not in placed.tables["method"]:
             tables["method"]["seed"] = seed
-        clock = one.tables if timing.order_matters else None
+        clock = placed.tables if timing.order_matters else None
         return training_of(tables, patience=self.patience, clock=clock)
 
-    def _tables(self, one: Placed, timing: Timing) -> Tables:
+    def _tables(self, placed: Placed, timing: EpochTiming) -> Tables:
         """What is trained: the timed scenario's model and method, on as many ranks, on the graph that has data."""
-        tables = {name: dict(table) for name, table in one.tables.items() if name not in ("cluster", "world", "plan")}
+        tables = {
+            name: dict(table) for name, table in placed.tables.items() if name not in ("cluster", "world", "plan")
+        }
         tables["method"] = dict(timing.method)
         tables["cluster"] = {"gpus": timing.summary.ranks}
         if self.graph is not None:
             tables["graph"] = dict(self.graph)
         return tables
 
-    def perturbed(self, one: Placed, timing: Timing, number: int) -> Placed:
+    def perturbed(self, placed: Placed, timing: EpochTiming, number: int) -> Placed:
         """The case in a world whose ranks are each faster or slower than predicted, as far as predictions err."""
         if timing.band is None:
-            return one
+            return placed
         low, high = timing.summary.epoch_s / timing.band.high_s, timing.summary.epoch_s / timing.band.low_s
         drawn = np.random.default_rng(number).uniform(low, high, timing.summary.ranks)
-        world = dict(one.tables.get("world", {}))
+        world = dict(placed.tables.get("world", {}))
         own = world.get("speed", {})
         world["speed"] = {str(rank): round(float(x) * own.get(str(rank), 1.0), 4) for rank, x in enumerate(drawn)}
-        return Placed(case=one.case, setting=one.setting, tables={**one.tables, "world": world})
+        return Placed(case=placed.case, setting=placed.setting, tables={**placed.tables, "world": world})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wanted:
+class WantedTraining:
     """A training that is wanted: a case, how it is timed, searched values, a seed, and as many epochs at least."""
 
     placed: Placed
-    timing: Timing
+    timing: EpochTiming
     values: Values
     seed: int
     epochs: int
@@ -109,10 +112,10 @@ class Wanted:
         return self.queries[-1].key
 
 
-def wanted(plan: Plan, placed: Placed, timing: Timing, values: Values, seed: int, epochs: int) -> Wanted:
+def wanted(plan: Plan, placed: Placed, timing: EpochTiming, values: Values, seed: int, epochs: int) -> WantedTraining:
     lengths = [length for length in plan.lengths if length >= epochs]
     queries = tuple(plan.query(placed, timing, values, seed, length) for length in lengths)
-    return Wanted(placed=placed, timing=timing, values=values, seed=seed, epochs=epochs, queries=queries)
+    return WantedTraining(placed=placed, timing=timing, values=values, seed=seed, epochs=epochs, queries=queries)
 
 
 @dataclass(slots=True)
@@ -125,10 +128,10 @@ class Trainings:
     on_found: Callable[[], None] = lambda: None  # told that there is more than before
     stored: dict[str, Stored] = field(default_factory=dict)  # by key
 
-    def make(self, wanted: Sequence[Wanted]) -> None:
+    def make(self, wanted: Sequence[WantedTraining]) -> None:
         """Train what is wanted and not in the file yet; of those that differ in length alone, the longest."""
         self.stored |= self.file.finished(list({query.key for want in wanted for query in want.queries}))
-        longest: dict[str, Wanted] = {}
+        longest: dict[str, WantedTraining] = {}
         for want in wanted:
             other = longest.get(want.identity)
             if other is None or want.epochs > other.epochs:
@@ -145,10 +148,10 @@ class Trainings:
             self.stored |= self.file.finished([key for key in keys if key not in self.stored])
             self.on_found()
 
-    def is_over(self, want: Wanted) -> bool:
+    def is_over(self, want: WantedTraining) -> bool:
         """Whether a training has ended, or cannot be."""
         return bool(want.queries[0].reason) or self.found(want) is not None
 
-    def found(self, want: Wanted) -> Stored | None:
+    def found(self, want: WantedTraining) -> Stored | None:
         """A finished training that is long enough, the shortest of them."""
         return next((self.stored[query.key] for query in want.queries if query.key in self.stored), None)

@@ -5,15 +5,13 @@ from math import inf
 from statistics import median
 
 import pytest
-from converged import converged, curve, seed_curve
+from converged import LATE, converged, curve, seed_curve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halocast.reports.converge.front import Stop, beats, front, stops
 from halocast.reports.converge.targets import Likely, Miss, reached, reaches
 from halocast.reports.curves import Point, SeedCurve
-
-LATE = [0.1, 0.2, 0.3, 0.4]  # validation scores after each of four epochs; none meets 0.5
 
 
 def test_the_first_point_that_meets_the_target_counts_not_the_best() -> None:
@@ -165,6 +163,11 @@ def test_a_curve_may_be_left_at_the_target_or_at_its_best() -> None:
         ("vanilla", "the target", 2.0, 0.7),
         ("vanilla", "its best", 3.0, 0.78),
     ]
+
+
+def test_a_curve_whose_best_is_at_the_target_is_named_once() -> None:
+    answer = converged(curve("vanilla", [0.5, 0.72, 0.6]), target=0.7)
+    assert [stop.at for stop in stops(reaches(answer))] == ["the target"]
 
 
 def test_where_none_meets_the_target_all_are_on_the_list() -> None:

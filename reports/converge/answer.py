@@ -6,12 +6,13 @@ from typing import Any
 
 from halocast.reports.converge.contests import Contest, contests, in_order, variations
 from halocast.reports.converge.targets import Reached
-from halocast.reports.converge.words import band, dollars, duration, gpus, plus_minus, points, times
+from halocast.reports.converge.words import band, dollars, duration, epochs, gpus, plus_minus, points, times
 from halocast.reports.curves import Converged
 from halocast.reports.scores import Difference, paired
 from halocast.reports.table import seconds
 
 MOST_NAMED = 4  # methods that miss the target, each with its reason
+SAME_PRICE = 0.005  # part of a price that nobody would tell apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +122,11 @@ def stand_in_text(converged: Converged) -> str:
 def epoch_note(contest: Contest) -> str:
     """What to say if the method with the shortest epoch is not the first to meet the target; else nothing."""
     timed = [(reach.curve.epoch_s, reach) for reach in contest.rivals if reach.curve.fits]
-    epochs = sorted(((s, reach) for s, reach in timed if s is not None), key=lambda item: item[0])
+    quickest = sorted(((s, reach) for s, reach in timed if s is not None), key=lambda item: item[0])
     ordered = in_order(contest.rivals)
-    if not epochs or not ordered or epochs[0][1] is ordered[0]:
+    if not quickest or not ordered or quickest[0][1] is ordered[0]:
         return ""
-    (epoch_s, quick), best = epochs[0], ordered[0]
+    (epoch_s, quick), best = quickest[0], ordered[0]
     return (
         f"Seconds per epoch tell another story: {quick.curve.label} has the shortest epoch ({seconds(epoch_s)}), but "
         f"{_late(quick)}; {best.curve.label} meets the target first, in {duration(best.seconds)}."
@@ -152,7 +153,7 @@ def _cost(reach: Reached) -> str:
     price = dollars(reach.price) if reach.price is not None else "no price known"
     test = plus_minus(reach.test.mean, reach.test.std) if reach.test else ""
     short = f", {reach.num_reached} of {len(reach.seeds)} seeds" if reach.num_reached < len(reach.seeds) else ""
-    return f"{duration(reach.seconds)}{likely}, {reach.epochs:.0f} epochs, {price}, test {test}{short}"
+    return f"{duration(reach.seconds)}{likely}, {epochs(reach.epochs or 0)}, {price}, test {test}{short}"
 
 
 def _against(reach: Reached, other: Reached | None) -> str:
@@ -169,7 +170,9 @@ def _saved(reach: Reached, other: Reached) -> str:
     if reach.price is None or other.price is None:
         return ""
     saved = other.price - reach.price
-    return f", {dollars(abs(saved))} {'less' if saved > 0 else 'more'}" if saved else ", at the same price"
+    if abs(saved) < SAME_PRICE * other.price:
+        return ", at the same price"
+    return f", {dollars(abs(saved))} {'less' if saved > 0 else 'more'}"
 
 
 def _overlap(reach: Reached, other: Reached) -> bool:
@@ -198,9 +201,7 @@ def _why(reach: Reached) -> str:
     if not reach.curve.fits:
         return "does not fit in memory"
     if reach.epochs is not None:
-        return (
-            f"needs {reach.epochs:.0f} epochs, of which the time is not known ({reach.curve.reason or 'no prediction'})"
-        )
+        return f"needs {epochs(reach.epochs)}, of which the time is not known ({reach.curve.reason or 'no prediction'})"
     return f"({reach.text})"
 
 

@@ -27,7 +27,7 @@
 
   function describe({ line, spot }) {
     const [epochs, s, price] = spot;
-    const cost = [`${epochs} epochs`, s === null ? "time not known" : duration(s)];
+    const cost = [`${epochs} epoch${epochs === 1 ? "" : "s"}`, s === null ? "time not known" : duration(s)];
     if (price !== null) cost.push(dollars(price));
     return `${line.label} (${line.kind}): ${cost.join(", ")}; validation ${points(spot[VAL])}, ` +
       `test ${points(spot[TEST])} (seeds ${points(spot[LOW])} to ${points(spot[HIGH])})`;

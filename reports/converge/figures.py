@@ -78,11 +78,11 @@ def _scores(converged: Converged, contest: Contest, lines: Sequence[ScoreLine]) 
             axis.set_xscale("log")
             axis.set_xlim(_left(lines, across, bottom), None)
             _plain_ticks(axis.xaxis)
-        axis.set(xlabel=label, ylim=(100 * bottom - 1, None))
+        axis.set(xlabel=_plain_label(label), ylim=(100 * bottom - 1, None))
         axis.grid(alpha=0.25)
-    places[0].set_ylabel(score_label(converged))
+    places[0].set_ylabel(_plain_label(score_label(converged)))
     if contest.text:
-        figure.suptitle(contest.text, fontsize="medium")
+        figure.suptitle(_plain_label(contest.text), fontsize="medium")
     handles, names = places[-1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize="small")
     note = "dot: the target is met; shade: over seeds; bar: likely time or price to the target"
@@ -150,7 +150,7 @@ def _crossings(converged: Converged, some: Sequence[Variation], every: Sequence[
         for label, reaches in at_values(variation, every).items():
             _draw_crossing(axis, converged, label, reaches)
         values = [float(ranking.value) for ranking in variation.rankings]
-        axis.set(xlabel=variation.key, title=setting_text(variation.fixed), yscale="log")
+        axis.set(xlabel=_plain_label(variation.key), title=_plain_label(setting_text(variation.fixed)), yscale="log")
         if min(values) > 0:
             axis.set_xscale("log")
         axis.set_xticks(values, [f"{value:g}" for value in values])
@@ -158,7 +158,7 @@ def _crossings(converged: Converged, some: Sequence[Variation], every: Sequence[
         _plain_ticks(axis.yaxis)
         axis.grid(alpha=0.25)
     of = f" for {converged.timed.name}" if converged.stands_in else ""
-    axes[0].set_ylabel(f"predicted seconds to the target{of}")
+    axes[0].set_ylabel(_plain_label(f"predicted seconds to the target{of}"))
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize="small")
     return figure
@@ -206,5 +206,5 @@ def _error_panel(what: str, some: Sequence[Curve]) -> list[Panel]:
     if not epochs:
         return []
     curves = {_plain_label(name): [by.get(epoch, nan) for epoch in epochs] for name, by in by_name.items()}
-    title, label = TITLES.get(what, f"stale {what}"), "‖stale − fresh‖ / ‖fresh‖"
+    title, label = _plain_label(TITLES.get(what, f"stale {what}")), "‖stale − fresh‖ / ‖fresh‖"
     return [Panel(title=title, y_label=label, curves=curves, xs=[epoch + 1 for epoch in epochs])]

@@ -1,10 +1,10 @@
 """The Pareto front of score, time and price: what no other choice beats in all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from halocast.reports.converge.targets import Reached, as_scores, price_of, seconds_of, within
+from halocast.reports.converge.targets import Reached, best_point, price_of, seconds_of, within
 from halocast.reports.curves import Curve
 
 
@@ -44,18 +44,30 @@ def stops(some: Sequence[Reached]) -> list[Stop]:
     return [stop for reach in met or fitting for stop in _stops(reach)]
 
 
-def _stops(reached: Reached) -> Iterator[Stop]:
-    curve = reached.curve
-    if reached.seconds is not None and reached.test is not None:
-        yield Stop(curve=curve, at="the target", test=reached.test.mean, seconds=reached.seconds, price=reached.price)
-    inside = [(seed, within(curve, seed, reached.budget_s)) for seed in curve.seeds]
-    scores = [as_scores(seed.seed, some) for seed, some in inside if some]
-    times = [
-        seconds_of(curve, next(p for p in some if p.epochs == score.best_epoch + 1))
-        for score, (_, some) in zip(scores, [pair for pair in inside if pair[1]], strict=True)
-    ]
-    known = [time for time in times if time is not None]
-    if known and len(known) == len(curve.seeds):
-        middle = median(known)
-        test = mean(score.test for score in scores)
-        yield Stop(curve=curve, at="its best", test=test, seconds=middle, price=price_of(curve, middle))
+def _stops(reach: Reached) -> list[Stop]:
+    """At the target, and at the best epoch where that is another one."""
+    both = [stop for stop in (_at_target(reach), _at_best(reach)) if stop is not None]
+    return both[:1] if len(both) == 2 and _figures(both[0]) == _figures(both[1]) else both
+
+
+def _figures(stop: Stop) -> tuple[float, float]:
+    return stop.test, stop.seconds
+
+
+def _at_target(reach: Reached) -> Stop | None:
+    if reach.seconds is None or reach.test is None:
+        return None
+    test, seconds = reach.test.mean, reach.seconds
+    return Stop(curve=reach.curve, at="the target", test=test, seconds=seconds, price=reach.price)
+
+
+def _at_best(reach: Reached) -> Stop | None:
+    """At the best epoch by validation: the middle seed's time, and only if all seeds have one."""
+    curve = reach.curve
+    inside = [some for seed in curve.seeds if (some := within(curve, seed, reach.budget_s))]
+    best = [best_point(some) for some in inside]
+    times = [time for point in best if (time := seconds_of(curve, point)) is not None]
+    if not times or len(times) < len(curve.seeds):
+        return None
+    test, seconds = mean(point.test for point in best), median(times)
+    return Stop(curve=curve, at="its best", test=test, seconds=seconds, price=price_of(curve, seconds))

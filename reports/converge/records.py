@@ -1,14 +1,17 @@
 """The answer as plain records: a flat row per curve, every evaluated point, and all of it as one JSON object."""
 
 from dataclasses import asdict
+from math import isfinite
 from typing import Any
 
 from halocast.reports.converge.answer import answer, answer_lines, goal_text
 from halocast.reports.converge.cases import age_text, case_scores, last_error
-from halocast.reports.converge.contests import Contest, Variation, contests, variations
+from halocast.reports.converge.contests import Contest, Values, Variation, contests, variations
 from halocast.reports.converge.front import Stop, front, stops
 from halocast.reports.converge.targets import Reached, price_of, seconds_of
+from halocast.reports.converge.words import plain
 from halocast.reports.curves import Converged, Curve, SeedCurve
+from halocast.reports.scores import ErrorCurve
 
 NOT_OF_CURVES = ("total_s", "reason")  # of a case's flat row: the real time of a training, and what stands here anyway
 
@@ -21,7 +24,7 @@ def records(converged: Converged) -> list[dict[str, Any]]:
 def _row(converged: Converged, contest: Contest, reach: Reached) -> dict[str, Any]:
     curve, scores = reach.curve, case_scores(converged, contest, reach).flat()
     return {
-        **contest.values,
+        **plain_values(contest.values),
         "method": curve.method,
         "approximation": str(curve.approximation),
         "cluster": curve.cluster,
@@ -63,7 +66,7 @@ def _target(converged: Converged, reach: Reached) -> dict[str, Any]:
 def point_records(converged: Converged) -> list[dict[str, Any]]:
     """Every evaluation of every training, in long form; `perturbed` numbers those at other speeds, from 1 on."""
     return [
-        {**curve.setting, "case": curve.label, "gpus": curve.gpus, **row}
+        {**plain_values(curve.setting), "case": curve.label, "gpus": curve.gpus, **row}
         for curve in converged.curves
         for row in (
             *(row for seed in curve.seeds for row in _points(curve, seed, 0)),
@@ -90,11 +93,22 @@ def _points(curve: Curve, seed: SeedCurve, perturbed: int) -> list[dict[str, Any
 def error_records(converged: Converged) -> list[dict[str, Any]]:
     """Errors of stale rows of the first seed, by layer and epoch."""
     return [
-        {**curve.setting, "case": curve.label, "what": error.what, "layer": error.layer, "epoch": epoch + 1, "error": e}
+        {**plain_values(curve.setting), "case": curve.label, "what": error.what, "layer": error.layer, **row}
         for curve in converged.curves
         for error in curve.errors
-        for epoch, e in sorted(error.by_epoch.items())
+        for row in _errors(error)
     ]
+
+
+def _errors(error: ErrorCurve) -> list[dict[str, Any]]:
+    known = sorted(error.by_epoch.items())
+    return [{"epoch": epoch + 1, "error": value if isfinite(value) else None} for epoch, value in known]
+
+
+def plain_values(values: Values) -> dict[str, Any]:
+    """Varied values that stand in a cell: tables and lists as text."""
+    scalar = (bool, int, float, str)
+    return {key: value if isinstance(value, scalar) else plain(value) for key, value in values.items()}
 
 
 def as_json(converged: Converged) -> dict[str, Any]:
@@ -121,7 +135,7 @@ def as_json(converged: Converged) -> dict[str, Any]:
 
 def _stop(contest: Contest, stop: Stop) -> dict[str, Any]:
     return {
-        **contest.values,
+        **plain_values(contest.values),
         "case": stop.curve.label,
         "gpus": stop.curve.gpus,
         "at": stop.at,

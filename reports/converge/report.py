@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from re import fullmatch
 
-from halocast.base.files import whole_file
+from halocast.base.files import whole_directory, whole_file
 from halocast.reports.converge.figures import draw_answer
 from halocast.reports.converge.markdown import markdown
 from halocast.reports.converge.page import render
@@ -26,9 +26,17 @@ OURS = r"report\.html|(score(-\d+)?|crossovers|errors)\.png|errors\.csv"  # that
 
 
 def write_report(directory: Path, converged: Converged) -> None:
-    """Write a page with nothing but the answer, and all files; an earlier report of ours is replaced."""
+    """Write a page with nothing but the answer, and all files: a new directory whole or not at all.
+
+    In one that has an earlier report, our files are replaced one by one, and what others put there stays.
+    """
     require_report_place(directory)
-    write_files(directory, converged, {"report.html": render(converged, FILES)})
+    page = {"report.html": render(converged, FILES)}
+    if directory.exists() and any(directory.iterdir()):
+        write_files(directory, converged, page)
+        return
+    with whole_directory(directory) as place:
+        write_files(place, converged, page)
 
 
 def write_files(directory: Path, converged: Converged, more: Mapping[str, str] | None = None) -> None:

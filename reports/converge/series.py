@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from halocast.reports.converge.contests import Contest
-from halocast.reports.converge.targets import Reached, price_of, seconds_of, within
+from halocast.reports.converge.targets import Reached, best_point, price_of, seconds_of, within
 from halocast.reports.curves import Converged, Point
 from halocast.schedule.approximation import Approximation
 
@@ -87,7 +87,7 @@ def _spots(reach: Reached) -> list[Spot]:
 
 
 def _spot(reach: Reached, inside: Sequence[Sequence[Point]], epoch: int, before_s: float | None) -> Spot:
-    best = [max((p for p in some if p.epochs <= epoch), key=lambda p: (p.val, -p.epochs)) for some in inside]
+    best = [best_point(p for p in some if p.epochs <= epoch) for some in inside]
     times = [seconds_of(reach.curve, p) for some in inside for p in some if p.epochs == epoch]
     known = [time for time in times if time is not None]
     seconds = max(mean(known), before_s or 0.0) if known else None  # trainings that are late may end first

@@ -163,6 +163,11 @@ def within(curve: Curve, seed: SeedCurve, budget_s: float | None) -> tuple[Point
     return tuple(point for point in seed.points if (seconds_of(curve, point) or 0.0) <= budget_s)
 
 
+def best_point(some: Iterable[Point]) -> Point:
+    """The point that validation selects, the first of equal ones."""
+    return max(some, key=lambda point: (point.val, -point.epochs))
+
+
 def as_scores(seed: int, some: Iterable[Point]) -> SeedScores:
     """Points as scores by epoch, counted from 0 as everywhere."""
     return SeedScores(seed=seed, evaluated={p.epochs - 1: {"val": p.val, "test": p.test} for p in some})

@@ -13,6 +13,7 @@ from halocast.reports.curves import Converged
 from halocast.reports.table import aligned
 
 GAP = 2  # between columns
+LEAST_LABEL = 8  # letters of a label on a line
 WIDTH = 80
 
 
@@ -61,18 +62,32 @@ def _wrapped(lines: Sequence[Line], columns: Sequence[Column]) -> list[list[str]
 
 def _split(whole: Sequence[str], columns: Sequence[Column]) -> list[list[str]]:
     parts = [
-        [cell]
-        if column.width is None
-        else textwrap.wrap(
-            cell,
-            column.width,
-            subsequent_indent="  " if column.name == "method" else "",
-            break_on_hyphens=False,
-            break_long_words=column.name == "method",
-        )
+        wrapped_label(cell, column.width or WIDTH) if column.name == "method" else _wrapped_cell(cell, column.width)
         for cell, column in zip(whole, columns, strict=True)
     ]
     return [list(row) for row in zip_longest(*parts, fillvalue="")]
+
+
+def wrapped_label(label: str, width: int) -> list[str]:
+    """A label on several lines; a word that is longer than a line is broken, since it has to stand somewhere."""
+    return textwrap.wrap(label, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _wrapped_cell(cell: str, width: int | None) -> list[str]:
+    if width is None:
+        return [cell]
+    return textwrap.wrap(cell, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _narrowed(rows: Sequence[Sequence[str]], width: int) -> str:
+    """A table whose labels, in the first column, go on in the next line where room is short."""
+    others = sum(max(len(row[k]) for row in rows) + GAP for k in range(1, len(rows[0])))
+    room = max(LEAST_LABEL, width - others)
+    lines = [
+        [list(parts) for parts in zip_longest(wrapped_label(row[0], room), *([cell] for cell in row[1:]), fillvalue="")]
+        for row in rows
+    ]
+    return aligned([line for several in lines for line in several])
 
 
 def _width(lines: Sequence[Line], columns: Sequence[Column]) -> int:
@@ -85,13 +100,13 @@ def _front(contest: Contest, width: int) -> str:
     if len(some) < 2:
         return ""
     heading = "Best trade-offs: beaten by none in all of test score, time and price"
-    return f"{_filled([heading], width)}\n{aligned(front_rows(some))}"
+    return f"{_filled([heading], width)}\n{_narrowed(front_rows(some), width)}"
 
 
 def _changes(every: Sequence[Contest], width: int) -> list[str]:
     """Times to the target by value of every varied key, where the table fits."""
     tables = [
-        f"Time to the target by {variation.key} (-: not met)\n{aligned(variation_rows(variation, every))}"
+        f"Time to the target by {variation.key} (-: not met)\n{_narrowed(variation_rows(variation, every), width)}"
         for variation in variations(every)
     ]
     return [table for table in tables if max(map(len, table.split("\n"))) <= width]

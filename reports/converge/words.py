@@ -72,6 +72,10 @@ def times(ratio: float) -> str:
     return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
+def epochs(number: float) -> str:
+    return f"{number:.0f} epoch{'' if number == 1 else 's'}"
+
+
 def gpus(number: int) -> str:
     return "1 GPU" if number == 1 else f"{number} GPUs"
 

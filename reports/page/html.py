@@ -23,10 +23,7 @@ ALL_SPANS = 100_000  # of all timelines of a page: 25 bytes each, of a page's 5 
 
 
 def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: Sequence[str] = ()) -> str:
-    """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not.
-
-    Scores over time, where there are any, are a section of it.
-    """
+    """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not."""
     template = environment().from_string(text_of("report.html"))
     most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
     return template.render(

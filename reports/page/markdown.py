@@ -36,8 +36,8 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
 
 def _verdict(comparison: Comparison) -> str:
     lines = "\n".join(f"- {line}" for line in verdict(comparison))
-    more = "\n\nTables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
-    return f"{lines}{more}" if comparison.converged else lines
+    more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
+    return f"{lines}\n\n{more}" if comparison.converged else lines
 
 
 def _fenced(scenario: str) -> str:

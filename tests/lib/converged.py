@@ -20,6 +20,9 @@ GRAPH = GraphFigures(
 )
 
 
+LATE = [0.1, 0.2, 0.3, 0.4]  # validation scores after each of four epochs; low ones
+
+
 def seed_curve(vals: Sequence[float], *, seed: int = 0, epoch_s: float = 1.0, every: int = 1, **more: Any) -> SeedCurve:
     """A training evaluated after every so many epochs; its test scores are two points below validation."""
     points = tuple(
