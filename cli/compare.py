@@ -7,8 +7,8 @@ import typer
 
 from halocast.base.records import require
 from halocast.cli.options import Json, ProfileFile, ScenarioFile, Set
-from halocast.cli.output import note, print_json, status
-from halocast.reports.table import text_table
+from halocast.cli.output import columns, note, print_json, status
+from halocast.reports.table import filled, text_table
 from halocast.study.calibrate import machine_profile
 from halocast.study.compare import compare
 from halocast.study.scenario import load_scenario
@@ -38,7 +38,8 @@ def compare_command(
     for warning in comparison.warnings:
         note(f"warning: {warning}")
     if json:
-        print_json(comparison.content.rows)
+        print_json(comparison.as_dict())
         return
-    print(text_table(comparison.content.lines))
-    print(f"\n{comparison.line()}\n\nreport: {out / 'report.html'}")
+    width = columns()
+    verdict = "\n".join(filled(line, width, 2) for line in comparison.verdict)
+    print(f"{text_table(comparison.content.lines, width)}\n\n{verdict}\n\nreport: {out / 'report.html'}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from halocast.base.files import whole_directory
 from halocast.reports.figures import Bars, Dot, draw_errors
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published_scores import (
     UNITS,
     ScoreResult,

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from halocast.reports.critical import Share, StepKind
 from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
 
 Line = Summary | NotCompared  # of a table: figures, or the reason why there are none
+GAP = 2  # between columns of text
 SHOWN = 3  # entries of the critical path, and links
 
 
@@ -50,6 +52,7 @@ def age_range(sorted_ages: Sequence[int]) -> str:
 
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: s.method),
+    ("is", lambda s: str(s.approximation)),
     ("how", lambda s: s.source),
     ("on", lambda s: s.cluster),
     ("ranks", lambda s: str(s.ranks)),
@@ -64,6 +67,23 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("memory", lambda s: size(s.peak_memory_bytes)),
     ("stale", lambda s: ages(s.staleness)),
 )
+
+# the higher, the sooner a narrow terminal goes without the column; those that are not named here always stay
+DROPPED = {
+    "exposed comm": 1,
+    "memory": 2,
+    "how": 3,
+    "error band": 4,
+    "stale": 5,
+    "compute": 6,
+    "traffic": 7,
+    "on": 8,
+    "ranks": 9,
+    "wait": 10,
+    "bubble": 11,
+    "hidden comm": 12,
+    "reduce": 13,
+}
 
 
 def band(summary: Summary) -> str:
@@ -126,11 +146,19 @@ def constants(basis: Basis) -> str:
     return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
-def text_table(lines: Sequence[Line]) -> str:
-    """A table with a row per summary; below it, insights or the reason why there are none, and warnings."""
+def text_table(lines: Sequence[Line], width: int | None = None) -> str:
+    """A table with a row per summary; below it, insights or the reason why there are none, and warnings.
+
+    With a width no line is longer: columns are left out and remarks go on in the next line.
+    """
     remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
     summaries = [line for line in lines if isinstance(line, Summary)]
-    return "\n".join([aligned(cells(summaries)), "", *remarks, *warnings(summaries)])
+    below = [*remarks, *warnings(summaries)]
+    if width is None:
+        return "\n".join([aligned(cells(summaries)), "", *below])
+    table = cells(summaries)
+    ranks = [DROPPED.get(name, 0) for name in table[0]]
+    return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in below)])
 
 
 def _remark(line: Line) -> str:
@@ -145,8 +173,29 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as text, columns as wide as their widest cell; the first row is the head."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    lines = [
+        (" " * GAP).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], (" " * GAP).join("-" * width for width in widths), *lines[1:]])
+
+
+def fitted(rows: Sequence[Sequence[str]], ranks: Sequence[int], width: int) -> str:
+    """Rows as text that is at most so wide: of the columns that say something those of the highest rank are left out
+    first, the last of them first, and named below; those of rank 0 never are."""
+    kept = [k for k in range(len(rows[0])) if any(row[k] not in ("", "-") for row in rows[1:])]
+    wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    left_out: list[int] = []
+    while sum(wide[k] + GAP for k in kept) - GAP > width and any(ranks[k] for k in kept):
+        left_out.append(max(kept, key=lambda k: (ranks[k], k)))
+        kept.remove(left_out[-1])
+    text = aligned([[row[k] for k in kept] for row in rows])
+    named = ", ".join(rows[0][k] for k in sorted(left_out))
+    return f"{text}\n{filled(f'in a wider terminal: {named}', width)}" if named else text
+
+
+def filled(text: str, width: int, indent: int = 0) -> str:
+    """Text in lines that are at most so wide; those after the first begin so many letters in. No word is cut."""
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def markdown_table(lines: Sequence[Line]) -> str:

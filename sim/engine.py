@@ -54,7 +54,7 @@ def simulate(
     make_links = links_for(schedule.num_ranks, sharing)
     links = network(env) if network else make_links(env, cluster, slack=tolerance, factors=world.links, record=record)
     engine, spans = _Engine(schedule, cluster, num_epochs, env, links, world), list[Span]()
-    engine.ended = lambda op, epoch, start_s: spans.append(span_of(op, epoch, start_s, env.now, schedule.num_bytes(op)))
+    engine.ended = partial(_note_span, spans, engine)
     engine.take(measured_s)
     left = engine.run()
     trace = Trace.of(
@@ -68,6 +68,11 @@ def simulate(
     if world.failure is not None and left:
         raise StoppedError(_epitaph(world.failure, left), trace, schedule)
     return trace
+
+
+def _note_span(spans: list[Span], engine: "_Engine", op: Op, epoch: int, start_s: float) -> None:
+    """Take note of an op instance that ends now."""
+    spans.append(span_of(op, epoch, start_s, engine.env.now, engine.schedule.num_bytes(op)))
 
 
 def moments(

@@ -20,7 +20,7 @@ import numpy as np
 from halocast.base.errors import InputError
 from halocast.base.records import convert
 from halocast.cluster.catalogue import Transport
-from halocast.reports.summary import Summary
+from halocast.reports.summary import ErrorBand, NoBand, Summary
 from halocast.study.testbeds import load_testbed
 
 ANY = "any"
@@ -167,3 +167,13 @@ def band_for(bands: Iterable[Band], kind: str, cluster: str, transport: str, met
         if band is not None and cluster in band.testbeds.split():
             return band
     return by_group.get((kind, ANY, ANY))
+
+
+def error_band(summary: Summary) -> ErrorBand | NoBand:
+    """The band in which the epoch lies if its prediction errs as eight of ten like it did."""
+    band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
+    if band is None:
+        return NoBand.NOT_KNOWN
+    low_s, high_s = band.around(summary.epoch_s)
+    basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
+    return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)

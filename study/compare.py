@@ -5,8 +5,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,27 +15,29 @@ from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
-from halocast.reports.page.report import require_report_place, write_report
-from halocast.reports.summary import ErrorBand, NoBand, Summary
-from halocast.reports.verdict import verdict
+from halocast.reports.page.place import require_report_place
+from halocast.reports.page.report import write_report
+from halocast.reports.summary import Summary
+from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.ir import Kernel
-from halocast.study.bands import band_for, read_bands, sure_of
+from halocast.study.bands import error_band
 from halocast.study.clusters import scenario_cluster
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.run import machine, require_torch, run_workload
 from halocast.study.scenario import MethodSection, Scenario, format_scenario
-from halocast.study.showable import Showable, plain_figures
+from halocast.study.showable import Showable, made_now, plain_figures
 from halocast.study.validate import LOOPBACK
 from halocast.study.workload import Say, Workload, prepare, silent
 
+ALONE = "vanilla"  # on one device: the whole graph, nothing to exchange
 GROWTH = 4.0  # a point with twice the ranks has four times the transfers
 ASSUMPTIONS = (
     "Every method has its default options, except the scenario's own method, which keeps the options given there.",
     "Times are of one steady epoch; what happens once before training and evaluation are not in them.",
     "Shared links give all transfers their max-min fair rate; queued ones serve them in order, used above 16 ranks.",
     "Compute is a roofline with one table of efficiencies for all devices; compute slows while bytes of its rank move.",
-    "Speed is compared, not accuracy after training: methods with stale or sampled rows may need more epochs.",
+    "Exact methods learn the same in every epoch; stale and sampled ones may need more epochs, or never get as far.",
 )
 
 
@@ -46,13 +46,32 @@ class MethodComparison(Showable):
     """All methods of a comparison, those that could not be compared with their reasons."""
 
     columns: ClassVar[tuple[str, ...]] = (
-        *("method", "source", "cluster", "ranks", "epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s"),
+        *(
+            "method",
+            "approximation",
+            "source",
+            "cluster",
+            "ranks",
+            "epoch_s",
+            "compute_s",
+            "exposed_comm_s",
+            "hidden_comm_s",
+        ),
         *("bytes_total", "peak_memory_bytes", "reason"),
     )
     content: Comparison
 
     def line(self) -> str:
-        return verdict(self.content).replace("**", "")
+        return " ".join(self.verdict)
+
+    @property
+    def verdict(self) -> list[str]:
+        """The best exact method, the best approximate one, and whether one GPU is enough: a line each."""
+        return [line.replace("**", "") for line in verdict(self.content)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict and all rows as a JSON object."""
+        return {"verdict": verdict_dict(self.content), "results": self.content.rows}
 
     def records(self) -> list[dict[str, Any]]:
         return [plain_figures(row) for row in self.content.rows]
@@ -108,9 +127,18 @@ class _Asked:
         return replace(self.scenario, method=MethodSection(name=name, options=METHODS[name].options()))
 
     @property
+    def _methods(self) -> list[str]:
+        return [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+
+    @property
+    def converge(self) -> str:
+        """The command line that trains the same methods, beside the report's scenario.toml."""
+        return shlex.join(["halocast", "converge", "scenario.toml", *self._methods])
+
+    @property
     def command(self) -> str:
         """The command line that makes the same report, beside its scenario.toml."""
-        chosen = [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+        chosen = list(self._methods)
         chosen += ["--execute"] * self.execute
         chosen += ["--profile", str(self.profile)] if self.profile else []
         return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
@@ -175,9 +203,11 @@ def _compare(asked: _Asked) -> Comparison:
         scaling=tuple(_scaling(asked, predicted, failures)) if asked.scaling_s > 0 else (),
         scenario=format_scenario(asked.scenario),
         command=asked.command,
-        made=f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC.",
+        made=made_now(),
         assumptions=ASSUMPTIONS,
         kernel_work=kernel_work,
+        alone=_alone(asked),
+        converge=asked.converge,
     )
 
 
@@ -202,19 +232,26 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult],
             failures.append(NotCompared(method=name, cluster=machine(None), reason=str(error)))
 
 
+def _alone(asked: _Asked) -> Summary | NotCompared:
+    """The whole graph on one device of the cluster."""
+    try:
+        return _predict_on(asked, ALONE, 1).summary
+    except (InputError, RunError) as error:
+        return NotCompared(method=ALONE, cluster=asked.cluster(asked.scenario).name, reason=str(error))
+
+
+def _predict_on(asked: _Asked, name: str, ranks: int) -> Prediction:
+    """A method on the first devices of the cluster, with a part for each."""
+    scenario, graph = asked.with_method(name), asked.graph
+    parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
+    sized = replace(scenario, graph=parts, cluster=cluster)
+    workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
+    return predict_on(workload, asked.cluster(sized))
+
+
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
-    summary = replace(prediction.summary, band=_error_band(prediction.summary), predicts=predicts)
+    summary = replace(prediction.summary, band=error_band(prediction.summary), predicts=predicts)
     return MethodResult(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
-
-
-def _error_band(summary: Summary) -> ErrorBand | NoBand:
-    """The band in which the epoch lies if its prediction errs as eight of ten like it did."""
-    band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
-    if band is None:
-        return NoBand.NOT_KNOWN
-    low_s, high_s = band.around(summary.epoch_s)
-    basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
-    return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)
 
 
 def _execute_here(workload: Workload, asked: _Asked, say: Say) -> list[MethodResult]:
@@ -269,18 +306,11 @@ class _Predictor:
         if started + GROWTH * self.last_s.get(name, 0.0) > self.end_s:
             return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
         try:
-            return _point(name, self._predict(name, ranks).summary)
+            return _point(name, _predict_on(self.asked, name, ranks).summary)
         except (InputError, RunError) as error:
             return ScalePoint(method=name, ranks=ranks, reason=str(error))
         finally:
             self.last_s[name] = time.monotonic() - started
-
-    def _predict(self, name: str, ranks: int) -> Prediction:
-        scenario, graph = self.asked.with_method(name), self.asked.graph
-        parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
-        sized = replace(scenario, graph=parts, cluster=cluster)
-        workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
-        return predict_on(workload, self.asked.cluster(sized))
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:

@@ -15,11 +15,13 @@ from typing import Any
 
 from halocast.base.errors import InputError, RunError
 from halocast.reports.summary import Summary, as_flat
+from halocast.study.graph_figures import GRAPH, KnownGraph, known_graph
 from halocast.study.pipelines import settled
 from halocast.study.predict import predict
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
 from halocast.study.screen import Screened, screen
+from halocast.study.timing import TIME, EpochTiming, time_it
 from halocast.study.training import TRAIN, Trained, train_alone
 from halocast.study.version import prediction_version
 
@@ -27,11 +29,11 @@ Answer = dict[str, Any]  # state; result: figures, or the reason why there are n
 
 
 def answer(tables: Tables) -> Answer:
-    """The figures of a scenario, or why it has none; `task` says what is asked of it."""
-    sections = {name: table for name, table in tables.items() if name != "task"}
+    """The figures of a scenario, or why it has none; `task` says which, `asked` what else there is to it."""
+    sections = {name: table for name, table in tables.items() if name not in ("task", "asked")}
     try:
         scenario = settled(build_scenario(sections, "scenario"))
-        figures = TASKS[tables.get("task", PREDICT)](scenario)
+        figures = TASKS[tables.get("task", PREDICT)](scenario, **tables.get("asked", {}))
     except InputError as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
     except (RunError, MemoryError) as error:
@@ -55,8 +57,8 @@ def _predict(scenario: Scenario) -> Summary:
 
 
 PREDICT, SCREEN = "predict", "screen"
-TASKS: Mapping[str, Callable[[Scenario], Summary | Screened | Trained]] = MappingProxyType(
-    {PREDICT: _predict, SCREEN: screen, TRAIN: train_alone}
+TASKS: Mapping[str, Callable[..., Summary | Screened | EpochTiming | KnownGraph | Trained]] = MappingProxyType(
+    {PREDICT: _predict, SCREEN: screen, TIME: time_it, GRAPH: known_graph, TRAIN: train_alone}
 )
 LOOK_S = 0.5  # how often to look whether whoever started us is still there
 

@@ -12,7 +12,7 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.graph.card import load_card
 from halocast.graph.halo import Halo, from_card
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers

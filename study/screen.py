@@ -1,11 +1,14 @@
 """What can be said of a scenario without simulating it: whether it fits, and how fast it is at best."""
 
+import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from halocast.cluster.catalogue import Cluster
 from halocast.reports.summary import MemoryFigures
+from halocast.schedule.approximation import Approximation, approximation_of
 from halocast.schedule.ir import Lane, Schedule
+from halocast.schedule.text import format_schedule
 from halocast.sim.cost import op_times
 from halocast.sim.world import World
 from halocast.study.clusters import scenario_cluster
@@ -23,6 +26,8 @@ class Screened:
     hosts: int
     price_per_s: float | None  # none where the cluster has no price
     memory: MemoryFigures
+    approximation: Approximation
+    fingerprint: str  # of the schedule: what has the same does the same, whatever its method is called
 
 
 def screen(scenario: Scenario) -> Screened:
@@ -35,7 +40,14 @@ def screen(scenario: Scenario) -> Screened:
         hosts=cluster.num_hosts,
         price_per_s=None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
         memory=memory_figures(workload.schedule, cluster),
+        approximation=approximation_of(workload.schedule),
+        fingerprint=fingerprint(workload.schedule),
     )
+
+
+def fingerprint(schedule: Schedule) -> str:
+    """Twelve hex digits of all that a schedule does; what it is called is not among it."""
+    return hashlib.sha256(format_schedule(replace(schedule, meta=())).encode()).hexdigest()[:12]
 
 
 def bound_s(schedule: Schedule, cluster: Cluster, world: World) -> float:

@@ -18,7 +18,7 @@ DEFINITIONS = (
 def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
-        ("# Comparison", verdict(comparison)),
+        ("# Comparison", _verdict(comparison)),
         ("", markdown_table(comparison.lines)),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
@@ -32,6 +32,12 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
         ("", comparison.made),
     ]
     return "\n\n".join(part for title, text in sections if text for part in (title, text) if part) + "\n"
+
+
+def _verdict(comparison: Comparison) -> str:
+    lines = "\n".join(f"- {line}" for line in verdict(comparison))
+    more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
+    return f"{lines}\n\n{more}" if comparison.converged else lines
 
 
 def _fenced(scenario: str) -> str:
