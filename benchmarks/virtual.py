@@ -6,14 +6,10 @@ the ratio is that of the medians. Peak memory is that of a process of its own fo
 the graph take in all of them. Without the directory of graphs a drawn one is used.
 """
 
-import argparse
-import multiprocessing
-import resource
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
