@@ -11,7 +11,7 @@ from typing import Any
 
 from halocast.reports.scores import ErrorCurve, Trial
 from halocast.reports.summary import FoundAges
-from halocast.schedule.approximation import Approximation as Approximation
+from halocast.schedule.approximation import Approximation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,12 +153,12 @@ def text_table(lines: Sequence[Line], width: int | None = None) -> str:
     """
     remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
     summaries = [line for line in lines if isinstance(line, Summary)]
-    told = [*remarks, *warnings(summaries)]
+    below = [*remarks, *warnings(summaries)]
     if width is None:
-        return "\n".join([aligned(cells(summaries)), "", *told])
+        return "\n".join([aligned(cells(summaries)), "", *below])
     table = cells(summaries)
     ranks = [DROPPED.get(name, 0) for name in table[0]]
-    return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in told)])
+    return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in below)])
 
 
 def _remark(line: Line) -> str:

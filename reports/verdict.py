@@ -46,9 +46,9 @@ def verdict_dict(comparison: Comparison) -> dict[str, Any]:
         figures = answer(comparison.converged, every[0]).as_dict() if every else {}
     else:
         exact, approximate = best_exact(comparison), best_approximate(comparison)
-        found = {"exact": exact and exact.summary, "approximate": approximate and approximate.summary}
         alone = comparison.alone if isinstance(comparison.alone, Summary) else None
-        figures = {name: _figures(summary) for name, summary in (*found.items(), ("one_gpu", alone)) if summary}
+        best = {"exact": exact and exact.summary, "approximate": approximate and approximate.summary, "one_gpu": alone}
+        figures = {name: _figures(summary) for name, summary in best.items() if summary}
     return {**figures, "lines": [line.replace("**", "") for line in verdict(comparison)]}
 
 

@@ -28,6 +28,7 @@ class Moment(NamedTuple):
     epoch: int
 
 
+Awaits = Callable[[Op, int], list[tuple[Op, int]]]  # as of a schedule
 Choose = Callable[[int], int]  # of so many things that may happen next, the number of one
 
 
@@ -45,6 +46,10 @@ def legal_order(schedule: Schedule, num_epochs: int | None, choose: Choose | Non
     return order.by_turns() if choose is None else order.chosen(choose)
 
 
+Key = tuple[int, str]  # rank, op
+Wait = tuple[dict[Key, int], Key, int]  # among the begun or the ended, an instance of an op
+
+
 @dataclass(slots=True)
 class _Lane:
     """One lane of one rank: its next op, or the one under way, and the epoch."""
@@ -56,6 +61,7 @@ class _Lane:
     going: bool = False  # it is settled that the rank does this epoch
     begun: bool = False
     over: bool = False
+    waits: list[Wait] | None = None  # of its next event, those that are not over; None: not looked up yet
 
     @property
     def op(self) -> Op:
@@ -71,8 +77,8 @@ class _Order:
         self.done = [0 for _ in ranks]  # epochs, by rank
         endings = [self._ending(rank) for rank in ranks]
         self.lanes = [_Lane(ops, endings[rank]) for rank in ranks for _, ops in sorted(schedule.lanes(rank).items())]
-        self.begun: dict[tuple[int, str], int] = {}  # the newest instance, by rank and op
-        self.ended: dict[tuple[int, str], int] = {}
+        self.begun: dict[Key, int] = {}  # the newest instance
+        self.ended: dict[Key, int] = {}
         self.senders = {(op.rank, op.name): schedule.senders(op) for op in schedule.ops}
 
     def _ending(self, rank: int) -> Ending:
@@ -111,14 +117,24 @@ class _Order:
         """Whether the next event of a lane may happen now."""
         if not self._is_settled(lane):
             return False
-        op, epoch = lane.op, lane.epoch
-        if lane.begun:
-            return self.may_end(op, epoch)
-        return all(self._has_ended(*wait) for wait in lane.ending.awaits(op, epoch))
+        if lane.waits is None:
+            lane.waits = self.waits_of(lane.op, lane.epoch, not lane.begun, lane.ending.awaits)
+        return self._are_over(lane.waits)
 
-    def may_end(self, op: Op, epoch: int) -> bool:
-        """Whether all who give something to an op have begun."""
-        return all(self.begun.get((rank, op.name), -1) >= epoch for rank in self.senders[op.rank, op.name])
+    def waits_of(self, op: Op, epoch: int, begins: bool, awaits: Awaits) -> list[Wait]:
+        """What has to happen before an event: the ends of what an op awaits, or the begins of all who give to it."""
+        if begins:
+            return [(self.ended, (source.rank, source.name), at) for source, at in awaits(op, epoch)]
+        return [(self.begun, (rank, op.name), epoch) for rank in self.senders[op.rank, op.name]]
+
+    def _are_over(self, waits: list[Wait]) -> bool:
+        """Whether nothing is left to wait for; what is over is taken from the list."""
+        while waits:
+            events, key, instance = waits[-1]
+            if events.get(key, -1) < instance:
+                return False
+            waits.pop()
+        return True
 
     def _is_settled(self, lane: _Lane) -> bool:
         """Whether a lane has a next op, to which it is brought; that it has none may have to be waited for."""
@@ -143,7 +159,7 @@ class _Order:
     def _next(self, lane: _Lane) -> Moment:
         op, epoch, begins = lane.op, lane.epoch, not lane.begun
         (self.begun if begins else self.ended)[op.rank, op.name] = epoch
-        lane.begun = begins
+        lane.begun, lane.waits = begins, None
         lane.place += not begins
         return Moment(0.0, begins, op, epoch)
 
@@ -190,11 +206,10 @@ class _Happened(_Order):
 
     def may(self, moment: Moment) -> bool:
         """Whether the next event of a lane may come now; what a rank waited for elsewhere, clocks need not show."""
-        op, epoch = moment.op, moment.epoch
-        if not moment.begins:
-            return self.may_end(op, epoch)
-        waits = [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
-        return all(self._has_ended(*wait) for wait in waits)
+        return self._are_over(self.waits_of(moment.op, moment.epoch, moment.begins, self._own))
+
+    def _own(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
+        return [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
 
     def note(self, moment: Moment) -> None:
         op = moment.op

@@ -181,10 +181,12 @@ class RankedPlan(Showable):
         return next((choice for choice in self.choices if choice.gpus == 1), None)
 
     def line(self) -> str:
-        best = [("exact", self.best_exact), ("approximate", self.best_approximate)]
-        told = [f"{name}: {one.candidate.label}, {one.epoch_s:.3g} s an epoch" for name, one in best if one is not None]
+        best = {"exact": self.best_exact, "approximate": self.best_approximate}
+        lists = [
+            f"{name}: {c.candidate.label}, {c.epoch_s:.3g} s an epoch" for name, c in best.items() if c is not None
+        ]
         dropped = f"{len(self.dropped)} dropped, {len(self.hopeless)} not better by their bounds"
-        return f"{AIMS[self.goal.aim]}; {'; '.join(told)}; {len(self.choices) - len(told)} others, {dropped}"
+        return f"{AIMS[self.goal.aim]}; {'; '.join(lists)}; {len(self.choices) - len(lists)} others, {dropped}"
 
     def records(self) -> list[dict[str, Any]]:
         """A row per predicted choice, exact ones first, the best of each list first."""

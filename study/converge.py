@@ -32,6 +32,7 @@ EPOCHS = 200  # of a training that does not say how many
 EVALUATIONS = 100  # of the longest training: epochs to a target are known to 1 % of it
 PATIENCE = 0.25  # of the longest training: without a better validation score for so long, it ends
 RESULTS = "converge.sqlite"
+DIVISION = ("inductive", "partitioner", "objective", "balance", "seed")  # keys of [graph] that hold for any graph
 TRIED = 3.0  # factor between learning rates that are tried
 
 
@@ -153,8 +154,14 @@ def _plan(
         epochs=epochs,
         patience=usual if patience is None else patience or None,
         eval_every=int(run.get("eval_every", 0)) or max(1, epochs // EVALUATIONS),
-        graph=None if stand_in is None else {"dataset": stand_in, "source": "data"},
+        graph=None if stand_in is None else trained_graph(tables, stand_in),
     )
+
+
+def trained_graph(tables: Tables, dataset: str) -> dict[str, Any]:
+    """The [graph] section of a graph that stands in: divided and split as the scenario's is."""
+    own = tables.get("graph", {})
+    return {**{key: own[key] for key in DIVISION if key in own}, "dataset": dataset, "source": "data"}
 
 
 def _rates(tables: Tables, num: int) -> dict[str, Sequence[float]]:

@@ -31,9 +31,10 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 PARTS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64, 100, 192, 256, 512, 1024]
 
 
-def test_the_eight_datasets_have_cards() -> None:
+def test_the_twelve_datasets_have_cards() -> None:
     assert card_names() == (
-        "coauthor-physics", "flickr", "ogbn-arxiv", "ogbn-papers100M", "ogbn-products", "reddit", "squirrel", "yelp",
+        "amazon-computers", "coauthor-cs", "coauthor-physics", "cora", "flickr", "ogbn-arxiv", "ogbn-papers100M",
+        "ogbn-products", "pubmed", "reddit", "squirrel", "yelp",
     )  # fmt: skip
     assert all(load_card(name).name == name for name in card_names())
 

@@ -100,6 +100,7 @@ class RankState(PartTensors):
         self.stretch = Stretch(self.rank, job.settings)
         self.sources = self._sources()
         self.readers = self._readers()
+        self._forgettable = self._values_read()
         self.channels: Mapping[str, Channel] = {}  # of exchanges, by name; made by whoever has the transport
         self.later: Later = drain  # where ranks cannot wait: done as soon as all have come
 
@@ -120,6 +121,14 @@ class RankState(PartTensors):
             for name in op.reads:
                 readers[name].append(op)
         return readers
+
+    def _values_read(self) -> dict[str, list[tuple[str, Op]]]:
+        """The values that each op reads and that lie here, not in a channel, with their writers."""
+        read: dict[str, list[tuple[str, Op]]] = {op.name: [] for op in self.schedule.by_rank[self.rank]}
+        for (reader, name), (writer, _) in self.sources.items():
+            if not self._in_channel(writer, name):
+                read[reader].append((name, writer))
+        return read
 
     def read(self, op: Op, rows: Rows, epoch: int) -> Any:
         """The value of the buffer with such rows that the op reads, as old as its lag says; None if it reads none."""
@@ -169,11 +178,9 @@ class RankState(PartTensors):
 
     def forget(self, op: Op) -> None:
         """Let go of what the op read and nobody will read again."""
-        for name in op.reads:
-            source = self.sources.get((op.name, name))
-            if source is not None and not self._in_channel(source[0], name):
-                for old in [e for e in list(self.values[name]) if self.is_read(source[0], name, e)]:
-                    self._drop(name, old)
+        for name, writer in self._forgettable[op.name]:
+            for old in [e for e in list(self.values[name]) if self.is_read(writer, name, e)]:
+                self._drop(name, old)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
         return all(self.running().is_done(*last) for last in self.last_reads(writer, name, instance))

@@ -81,8 +81,8 @@ class Together:
 
     def _begin(self, op: Op, epoch: int) -> None:
         state = self.states[op.rank]
-        self._draw_as(op.rank)
         if op.kind in BY_VERB:
+            self._draw_as(op.rank)  # a communication draws nothing
             VERBS[op.verb](state, op, epoch)
             return
         steps = KINDS[op.kind](state, op, epoch)
@@ -92,7 +92,6 @@ class Together:
     def _end(self, op: Op, epoch: int) -> None:
         state, steps = self.states[op.rank], self._under_way.pop((op.rank, op.name), None)
         if steps is not None:
-            self._draw_as(op.rank)
             assert not _goes_on(steps), f"{op.name} has more than two halves"
         state.running().finish(op, epoch)
         state.forget(op)
