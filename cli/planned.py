@@ -140,7 +140,7 @@ COLUMNS = (
     _Column(name="exposed", rank=5, cell=lambda choice, bands: seconds(choice.predicted.exposed_comm_s)),
     _Column(name="head-room", rank=3, cell=lambda choice, bands: size(choice.headroom_bytes)),
     _Column(name="price/epoch", rank=1, cell=lambda choice, bands: _price(choice)),
-    _Column(name="is", rank=1, cell=lambda choice, bands: "-" if choice.exact else str(choice.approximation)),
+    _Column(name="kind", rank=1, cell=lambda choice, bands: "-" if choice.exact else str(choice.approximation)),
     _Column(name="stale", rank=2, cell=lambda choice, bands: "-" if choice.exact else age_range(choice.ages)),
     _Column(name="sure", rank=6, cell=lambda choice, bands: str(choice.sure)),
 )

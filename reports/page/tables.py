@@ -7,6 +7,7 @@ from typing import Any
 from halocast.reports.comparison import Comparison, MethodResult, exact_first
 from halocast.reports.summary import MemoryFigures, Summary
 from halocast.reports.table import age_range, ages, band, insights, seconds, size
+from halocast.reports.to_target import target_columns
 from halocast.reports.verdict import LABELS, best_approximate, best_exact, ranks
 
 Row = dict[str, Any]
@@ -73,15 +74,22 @@ def main_table(comparison: Comparison) -> list[Row]:
     large."""
     best = best_exact(comparison)
     best_s = best.summary.epoch_s if best else 0.0
-    return [_main_row(result, best_s, is_best=result is best) for result in exact_first(comparison.predicted)]
+    more = target_columns(comparison.converged)
+    return [
+        {
+            **_main_row(result, best_s),
+            "best": result is best,
+            "more": [cells.get(result.method, "-") for _, cells in more],
+        }
+        for result in exact_first(comparison.predicted)
+    ]
 
 
-def _main_row(result: MethodResult, best_s: float, *, is_best: bool) -> Row:
+def _main_row(result: MethodResult, best_s: float) -> Row:
     s = result.summary
     return {
         "method": result.method,
-        "is": str(s.approximation),
-        "best": is_best,
+        "kind": str(s.approximation),
         "fits": s.fits,
         "epoch": seconds(s.epoch_s),
         "band": band(s),
