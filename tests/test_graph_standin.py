@@ -64,7 +64,7 @@ def test_what_a_card_does_not_tell_is_marked() -> None:
 
 
 @pytest.mark.parametrize("knob", [{"stubs": 0.9, "partners": 6.0}, {"stubs": 0.0, "partners": 0.0}])
-def test_a_stand_in_with_a_broken_knob_does_not_match(knob: dict[str, float]) -> None:
+def test_a_stand_in_with_a_broken_knob_does_not_match(knob: dict[str, Any]) -> None:
     card = load_card("ogbn-arxiv")
     request = Request(card, SMALL["ogbn-arxiv"], PARTS, "vol", False, 0)
     wanted = wanted_of(request)
