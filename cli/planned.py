@@ -32,7 +32,7 @@ TITLES: Mapping[str, str] = MappingProxyType(
         APPROXIMATE: "Approximate methods read stale rows or leave some out, and may need more epochs:",
     }
 )
-MOST_REASONS = 6
+MOST_REASONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

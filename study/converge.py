@@ -17,13 +17,15 @@ from halocast.base.records import require
 from halocast.methods import families
 from halocast.reports.curves import Curve
 from halocast.study.cases import Case, combined_cases, parse_case, require_distinct, require_own_options_used
+from halocast.study.clusters import scenario_cluster
 from halocast.study.convergence import Convergence
 from halocast.study.converging import LEARNING_RATE, Phase, Question, Study
 from halocast.study.placed import divided
 from halocast.study.pool import open_pool
 from halocast.study.results import ResultFile, Tables
 from halocast.study.run import require_torch
-from halocast.study.scenario import Scenario, changed_tables
+from halocast.study.scenario import Scenario, build_scenario, changed_tables
+from halocast.study.stand_ins import stand_in_for, trained_source
 from halocast.study.sweep import key_place
 from halocast.study.targets import parse_budget, parse_target
 from halocast.study.trainings import Plan, Values
@@ -32,6 +34,7 @@ EPOCHS = 200  # of a training that does not say how many
 EVALUATIONS = 100  # of the longest training: epochs to a target are known to 1 % of it
 PATIENCE = 0.25  # of the longest training: without a better validation score for so long, it ends
 RESULTS = "converge.sqlite"
+DIVISION = ("inductive", "partitioner", "objective", "balance", "seed")  # keys of [graph] that hold for any graph
 TRIED = 3.0  # factor between learning rates that are tried
 
 
@@ -75,7 +78,7 @@ def converge(
         machines=divided(vary or {})[1],
         target=parse_target(target),
         budget_s=parse_budget(budget),
-        plan=_plan(tables, range(seeds), tune, tune_seeds, patience, stand_in),
+        plan=_plan(tables, range(seeds), tune, tune_seeds, patience, _trained_dataset(tables, stand_in, progress)),
         baseline=baseline,
         command=command_of({**said, **more}),
     )
@@ -153,8 +156,21 @@ def _plan(
         epochs=epochs,
         patience=usual if patience is None else patience or None,
         eval_every=int(run.get("eval_every", 0)) or max(1, epochs // EVALUATIONS),
-        graph=None if stand_in is None else {"dataset": stand_in, "source": "data"},
+        graph=None if stand_in is None else trained_graph(tables, stand_in),
     )
+
+
+def _trained_dataset(tables: Tables, stand_in: str | None, progress: Phase) -> str | None:
+    """The graph that stands in for the scenario's, if one has to."""
+    scenario = build_scenario({name: table for name, table in tables.items() if name != "plan"}, "scenario")
+    num_parts = scenario_cluster(scenario).num_ranks
+    return stand_in_for(scenario.graph, stand_in, num_parts, lambda text: progress(text, 0, 1))
+
+
+def trained_graph(tables: Tables, dataset: str) -> dict[str, Any]:
+    """The [graph] section of a graph that stands in: divided and split as the scenario's is."""
+    own = tables.get("graph", {})
+    return {**{key: own[key] for key in DIVISION if key in own}, **trained_source(dataset)}
 
 
 def _rates(tables: Tables, num: int) -> dict[str, Sequence[float]]:

@@ -234,17 +234,32 @@ def test_a_graph_that_stands_in_is_trained_and_the_other_one_timed(tmp_path: Pat
     path = tmp_path / "mine.npz"
     synthetic(nodes=90, degree=5.0, skew=1.0, classes=3, features=4, mixing=0.2, seed=0).save(path)
     tables = {**TINY, "graph": {"dataset": "reddit"}}
-    with pytest.raises(InputError, match="of reddit only the card is here"):
-        asked(tmp_path, tables, methods=["vanilla"])
     found = asked(tmp_path, tables, methods=["vanilla", "digest-a"], stand_in=str(path))
     assert (found.content.timed.nodes, found.content.trained.nodes) == (232_965, 90)
     assert found.content.stands_in
     assert all(scored(curve) for curve in found.curves)
 
 
+def test_where_only_a_card_is_here_a_graph_that_looks_like_it_is_trained(tmp_path: Path) -> None:
+    tables = {**TINY, "graph": {"dataset": "pubmed"}}
+    found = asked(tmp_path, tables, methods=["vanilla"], stand_in="like:400", target=0.5)
+    assert (found.content.timed.name, found.content.timed.nodes) == ("pubmed", 19_717)
+    assert (found.content.trained.name, found.content.trained.nodes) == ("twin of pubmed", 400)
+    assert found.content.trained.halo_ratio == pytest.approx(found.content.timed.halo_ratio, rel=0.3)
+    assert asked(tmp_path, tables, methods=["vanilla"], stand_in="like:400", target=0.5).curves == found.curves
+
+
+def test_the_graph_of_the_package_needs_nothing_that_stands_in(tmp_path: Path) -> None:
+    tables = {**TINY, "graph": {"dataset": "amazon-computers"}, "run": {"epochs": 1}}
+    found = asked(tmp_path, tables, methods=["vanilla"], target=0.5)
+    assert not found.content.stands_in
+    assert found.content.trained.nodes == 13_752
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ({"stand_in": "like"}, "stand_in = like: synthetic has no card that a graph could look like"),
         ({"target": "101%"}, "target 101%: needs to be above 0 and at most 100%"),
         ({"target": "1.5"}, "target 1.5: needs to be above 0 and at most 1"),
         ({"target": "good"}, "target 'good': expected a share of exact training's best validation score (95%)"),

@@ -36,6 +36,11 @@ def load(name_or_path: str | Path, *, cache: Path | None = None) -> Graph:
     raise InputError(f"{fault}; a path to an .npz file or a directory works too")
 
 
+def is_here(name: str) -> bool:
+    """Whether a dataset's data can be loaded without asking a network for it."""
+    return _find(name) is not None or name in bundled_names()
+
+
 def bundled_names() -> tuple[str, ...]:
     """The names of the graphs that come with the package."""
     return tuple(sorted(path.stem for path in _bundled().iterdir() if path.suffix == ".npz"))

@@ -1,4 +1,8 @@
-"""Training in one process for tests: jobs of all methods at any number of ranks."""
+"""Training in one process for tests: jobs of all methods at any number of ranks.
+
+MEETING has every method and what the rules of the engine depend on, VARIANTS the other options and models; FREE is the
+one whose ranks do not meet.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,11 +11,14 @@ from training import schedule_for, small_graph, spec_for
 
 from halocast.exec.launch.job import Job, Settings
 from halocast.graph import Graph, Part, assign, build_parts
-from halocast.graph.sampling import Draw
-from halocast.methods.bns import Mean
+from halocast.graph.inclusion import CachePolicy
+from halocast.graph.sampling import Draw, Weighting
+from halocast.methods.bns import Mean, What
 from halocast.methods.digest import Average
+from halocast.methods.gnnpipe.options import Grouping, Split
 from halocast.methods.gnnpipe.slots import Order
-from halocast.methods.pipegcn import Lanes
+from halocast.methods.pipegcn import Lanes, Warmup
+from halocast.methods.psc import Draws, Lengths, Wait
 from halocast.models.spec import ModelKind, Norm
 
 GRAPH = small_graph(nodes=240)
@@ -73,5 +80,30 @@ MEETING = [
     case("gnnpipe", {"kind": ModelKind.GCNII, "norm": Norm.NONE}, freeze=2),
     case("gnnpipe", order=Order.ONE),
     case("gnnpipe", late_gradients=True, lockstep=True),
+]
+VARIANTS = [
+    case("vanilla", {"kind": ModelKind.GCN, "norm": Norm.L2}),
+    case("vanilla", {"kind": ModelKind.RESGCN}),
+    case("vanilla", {"recompute": True}),
+    case("pipegcn", lag=0),
+    case("pipegcn", lag=3),
+    case("pipegcn", warmup=Warmup.EXACT, lanes=Lanes.STREAM),
+    case("pipegcn-gf", {"kind": ModelKind.GAT}, lanes=Lanes.LAYER),
+    case("bns", rate=0.2, draw=Draw.FLOOR),
+    case("bns", {"kind": ModelKind.GAT}, rate=0.5),
+    case("bns", rate=0.3, what=What.EDGES),
+    case("bns", rate=0.3, what=What.DROPEDGE, mean=Mean.RENORMALISED),
+    case("psc", tau=0, eps=0.5),
+    case("psc", draws=Draws.EACH, weighting=Weighting.INVERSE),
+    case("psc", lengths=Lengths.ROWS, wait=Wait.BARRIER, refresh=2),
+    case("psc", cache=0.3, policy=CachePolicy.DEGREE, refresh=0, least=2),
+    case("psc", cache=0.3, policy=CachePolicy.RANDOM),
+    case("digest", {"norm": Norm.L2}, interval=2),
+    case("digest", {"kind": ModelKind.GAT}, interval=10),
+    case("gnnpipe", {"kind": ModelKind.GCN}, split=Split.COST, shuffle=False),
+    case("gnnpipe", {"kind": ModelKind.GAT}, freeze=1, cross_factor=1.0),
+    case("gnnpipe", {"precompute": True}, grouping=Grouping.FAR, freeze=3),
+    case("gnnpipe", {"kind": ModelKind.RESGCN}, late_gradients=True, shuffle=False),
+    case("gnnpipe", {"kind": ModelKind.GCNII, "norm": Norm.NONE}, lockstep=True),
 ]
 FREE = case("digest-a", interval=2)
