@@ -138,7 +138,7 @@ def verdict(logs: Sequence[tuple[float, float, float]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--published", type=Path, default=Path("../shared/published"), help="directory of the rows")
-    parser.add_argument("--nodes", type=int, default=5000, help="of a stand-in")
+    parser.add_argument("--nodes", type=int, default=4000, help="of a stand-in")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--results", type=Path, default=Path("reports-out/published-curves.json"))
     args = parser.parse_args()
