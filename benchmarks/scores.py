@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from halocast.base.files import whole_file
-from halocast.reports.convergence import answer, score_panels, score_table
 from halocast.reports.figures import Panel, draw_panels
+from halocast.reports.score_table import answer, score_panels, score_table
 from halocast.reports.scores import CaseScores
 from halocast.study.converge import converge
 from halocast.study.convergence import Convergence
@@ -60,17 +60,17 @@ WITHIN = 0.5  # points below vanilla that count as as good
 ROOT = Path(__file__).parents[1]
 
 
-def projected(path: Path, place: Path) -> Path:
+def projected(path: Path, place: Path, widest: int = WIDEST) -> Path:
     """The graph's file, or a copy of it whose features are few enough, made once."""
-    copy = place / f"{path.stem}-{WIDEST}.npz"
+    copy = place / f"{path.stem}-{widest}.npz"
     if copy.exists():
         return copy
     arrays = dict(np.load(path))
-    if arrays["x_shape"][1] <= WIDEST:
+    if arrays["x_shape"][1] <= widest:
         return path
     parts = tuple(arrays.pop(f"x_{name}") for name in ("data", "indices", "indptr"))
     features = sp.csr_matrix((parts[0].astype(np.float32), *parts[1:]), shape=tuple(arrays.pop("x_shape")))
-    columns = np.random.default_rng(0).normal(size=(features.shape[1], WIDEST)) / np.sqrt(WIDEST)
+    columns = np.random.default_rng(0).normal(size=(features.shape[1], widest)) / np.sqrt(widest)
     with whole_file(copy) as temporary:
         np.savez(temporary, x=(features @ columns).astype(np.float32), **arrays)
         temporary.chmod(0o644)

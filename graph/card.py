@@ -50,7 +50,7 @@ class TrainGraph:
 
     def cut(self) -> "TrainGraph":
         """The same graph with volumes of partitions that make cut edges few, where those are known."""
-        return replace(self, metis=self.metis_cut or self.metis)
+        return replace(self, metis=self.metis_cut, cut_share={}) if self.metis_cut else self
 
     @property
     def mean_degree(self) -> float:

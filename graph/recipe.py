@@ -87,7 +87,7 @@ def degree_sequence(wanted: Wanted, rng: np.random.Generator) -> Ints:
 
 def _law(wanted: Wanted, sigma: float) -> Reals:
     """The law's quantiles from 1 to the largest degree, with the mean that is wanted."""
-    quantiles = np.exp(sigma * ndtri((np.arange(wanted.nodes) + 0.5) / wanted.nodes))
+    quantiles: Reals = np.exp(sigma * ndtri((np.arange(wanted.nodes) + 0.5) / wanted.nodes))
     most = min(wanted.nodes - 1, max(wanted.nodes / HUB, 4 * wanted.degree))
     law, scale = quantiles, 1.0
     for _ in range(HALVINGS):

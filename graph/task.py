@@ -20,7 +20,7 @@ def class_sizes(nodes: int, classes: int, shares: tuple[float, ...]) -> Ints:
     """
     weights = np.array(shares or 1 / np.arange(1, classes + 1))
     wanted = 3 + weights / weights.sum() * (nodes - 3 * classes)
-    sizes = np.floor(wanted).astype(np.int64)
+    sizes: Ints = np.floor(wanted).astype(np.int64)
     sizes[np.argsort(sizes - wanted, kind="stable")[: nodes - int(sizes.sum())]] += 1
     return sizes
 

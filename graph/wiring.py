@@ -59,8 +59,10 @@ def _bridged(degrees: Ints, places: Places, bridges: Bridges, rng: np.random.Gen
     home = places.community[nodes]
     there = _partners(places.block, bridges.near, home, rng)
     pair = np.minimum(home, there) * communities + np.maximum(home, there)
-    ends = (np.repeat(one, outside) for one in (nodes, pair, home > there))
-    return _match(*ends, n, rng), degrees - np.bincount(nodes, weights=outside, minlength=n).astype(np.int64)
+    stubs, group, side = np.repeat(nodes, outside), np.repeat(pair, outside), np.repeat(home > there, outside)
+    return _match(stubs, group, side, n, rng), degrees - np.bincount(nodes, weights=outside, minlength=n).astype(
+        np.int64
+    )
 
 
 def _bridging(degrees: Ints, bridges: Bridges, rng: np.random.Generator) -> tuple[Ints, Ints]:

@@ -10,7 +10,7 @@ from halocast.base.errors import InputError
 from halocast.base.files import cache_dir
 from halocast.graph.card import load_card
 from halocast.graph.formats.loaders import is_here
-from halocast.graph.standin import stand_in
+from halocast.graph.standin import CACHE_FORMAT, stand_in
 from halocast.study.scenario import GraphSection, Source
 from halocast.study.workload import Say, is_card
 
@@ -44,7 +44,7 @@ def _generated(section: GraphSection, nodes: int | None, num_parts: int, say: Sa
         "inductive": section.inductive,
         "seed": section.seed,
     }
-    key = hashlib.sha256(json.dumps([asdict(card), how], sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps([CACHE_FORMAT, asdict(card), how], sort_keys=True).encode()).hexdigest()[:16]
     path = cache_dir() / "stand-ins" / key / f"twin of {card.name}.npz"
     if not path.exists():
         say(f"making a graph that looks like {card.name}")

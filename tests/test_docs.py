@@ -123,6 +123,7 @@ def test_every_printed_block_has_one_home_and_a_target_of_the_makefile_that_fill
         **dict.fromkeys(("calibrate", "validate", "grid", "unseen", "published"), "accuracy.md"),
         **dict.fromkeys(("overhead", "links", "scale"), "performance.md"),
         "scores": "scores.md",
+        **dict.fromkeys(("standins", "curves"), "stand-ins.md"),
     }
     assert {into_docs().home(name)[0].name for name in filled} == set(homes.values())
 

@@ -49,7 +49,8 @@ def test_what_is_packed_comes_out_again(graph: Graph) -> None:
     arrays = pack(graph)
     edges = unpack_edges(arrays, Path("x"))
     same = {key: getattr(graph, key) for key in FIELDS[3:]}
-    assert_equal(from_edges(*edges, graph.num_nodes, features=unpack_bits(arrays, Path("x")), **same), graph)
+    again = from_edges(edges[0], edges[1], graph.num_nodes, features=unpack_bits(arrays, Path("x")), **same)
+    assert_equal(again, graph)
 
 
 def test_a_packed_file_is_loaded_like_any_other(tmp_path: Path) -> None:
@@ -78,10 +79,17 @@ def test_what_cannot_be_packed_is_refused() -> None:
     ],
 )
 def test_a_broken_packed_file_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    ends = np.array([[0, 1, 2, 1], [1, 0, 1, 2]])
+    ends = [0, 1, 2, 1], [1, 0, 1, 2]
     masks = [[True, False, False], [False, True, False], [False, False, True]]
     graph = from_edges(
-        *ends, 3, features=np.eye(3), labels=[0, 1, 0], train_mask=masks[0], val_mask=masks[1], test_mask=masks[2]
+        ends[0],
+        ends[1],
+        3,
+        features=np.eye(3),
+        labels=[0, 1, 0],
+        train_mask=masks[0],
+        val_mask=masks[1],
+        test_mask=masks[2],
     )
     np.savez(tmp_path / "broken.npz", **{**pack(graph), **changes})
     with pytest.raises(InputError, match=message):
