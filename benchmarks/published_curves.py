@@ -48,7 +48,7 @@ def timed(row: Row) -> Timed | None:
         setting = setting_of(row)
         prediction = predict_on(prepare(setting.scenario, setting.cluster.num_ranks), setting.cluster)
     except InputError as error:
-        tell(f"{row['source']}, {row['dataset']}, {row['method']}: {error}\n")
+        tell(f"{row['source']}, {row['dataset']}, {row['method']}: {str(error).partition('; ')[0]}\n")
         return None
     return Timed(row=row, setting=setting, epoch_s=prediction.summary.epoch_s)
 
