@@ -18,11 +18,12 @@ from stand_ins import Curves, best, epochs_to, tell
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
+from halocast.exec.launch.job import RunSettings
 from halocast.graph import load_card, stand_in
 from halocast.reports.table import aligned
 from halocast.study.predict import predict_on
 from halocast.study.published_rows import Row, Setting, read_rows, setting_of, value_of
-from halocast.study.scenario import RunSettings, Scenario, Source
+from halocast.study.scenario import Scenario, Source
 from halocast.study.training import train_alone, trainable
 from halocast.study.workload import prepare
 

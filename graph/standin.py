@@ -192,9 +192,9 @@ def _misses(knobs: Knobs, wanted: Recipe, request: Request) -> Reals:
     """Logs of halo ratio and cut share of METIS parts over those wanted."""
     graph = make_graph(replace(wanted, features=1), knobs, request.seed)
     seen = induced(graph, graph.train_mask) if request.inductive else graph
-    found = sizes_of_graph(seen, assign(seen, wanted.parts, objective=request.objective, cache=False))
+    sizes = sizes_of_graph(seen, assign(seen, wanted.parts, objective=request.objective, cache=False))
     least = 1e-6  # a graph that falls apart has none
-    return np.log([found.halo_ratio / wanted.halo_ratio + least, (found.cut_share or 0) / wanted.cut_share + least])
+    return np.log([sizes.halo_ratio / wanted.halo_ratio + least, (sizes.cut_share or 0) / wanted.cut_share + least])
 
 
 def wanted_score(card: Card, largest: float) -> float:
