@@ -29,8 +29,19 @@ from halocast.study.cases import parse_case
 from halocast.study.scenario import build_scenario, load_tables
 from halocast.study.training import train_alone, trainable
 
-# With the epochs of every training: as many as it takes to learn the graph.
-GRAPHS = {"amazon-computers": 100, "coauthor-physics": 60, "pubmed": 100}
+
+class Effort(NamedTuple):
+    """Of a graph's trainings; as many epochs as it takes to learn it, as many seeds as there is time for."""
+
+    epochs: int
+    seeds: int
+
+
+GRAPHS = {
+    "amazon-computers": Effort(epochs=100, seeds=2),
+    "coauthor-physics": Effort(epochs=60, seeds=1),
+    "pubmed": Effort(epochs=100, seeds=2),
+}
 CASES = (
     "vanilla",
     "pipegcn",
@@ -77,11 +88,10 @@ def card_of(name: str, path: Path) -> Card:
 Curves = tuple[dict[int, float], ...]  # validation scores by epochs done, of every seed
 
 
-def trained(path: Path, other: Path, epochs: int, args: argparse.Namespace) -> dict[str, Curves]:
+def trained(path: Path, other: Path, effort: Effort, results: Path) -> dict[str, Curves]:
     """The curves of all cases on a graph that is trained, `other`, while seconds are those of the one at `path`."""
-    seeds = range(args.seeds)
     return {
-        case: tuple(_curve(_Training(case, seed, path, other, epochs), args.results) for seed in seeds)
+        case: tuple(_curve(_Training(case, seed, path, other, effort.epochs), results) for seed in range(effort.seeds))
         for case in CASES
     }
 
@@ -212,7 +222,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of the graphs (.npz)")
     parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=list(GRAPHS))
-    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--results", type=Path, default=Path("reports-out/stand-ins.json"))
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
@@ -223,8 +232,9 @@ def main() -> None:
         graph = stand_in(card, parts=PARTS)
         twin = args.results.parent / f"stand-in-{name}.npz"
         graph.save(twin)
-        every[name] = trained(path, path, GRAPHS[name], args), trained(path, twin, GRAPHS[name], args)
-        shown += show_graph(name, match(card, graph, parts=PARTS), *every[name])
+        real, predicted = (trained(path, other, GRAPHS[name], args.results) for other in (path, twin))
+        every[name] = real, predicted
+        shown += show_graph(name, match(card, graph, parts=PARTS), real, predicted)
     print("\n".join([*shown, *summary(every)]))
 
 
