@@ -203,9 +203,10 @@ def wanted_score(card: Card, largest: float) -> float:
 
 
 def _signal(wanted: Recipe, knobs: Knobs, request: Request) -> float:
-    """The strength of features at which a linear classifier scores on them what is wanted."""
-    if wanted.multilabel:
-        return knobs.signal
+    """The strength of features at which a linear classifier of classes scores on them what is wanted.
+
+    Nodes with several labels have one class all the same, which decides those.
+    """
     wanted = replace(wanted, features=min(wanted.features, FEATURES_TRIED))
     labels = skeleton(wanted, knobs, request.seed).labels
     score = wanted_score(request.card, float(np.bincount(labels).max()) / wanted.nodes)
