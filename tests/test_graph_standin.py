@@ -111,6 +111,8 @@ def test_an_inductive_stand_in_matches_on_its_train_nodes() -> None:
     graph = stand_in(card, nodes=4000, parts=3, inductive=True)
     found = match(card, graph, parts=3, inductive=True)
     assert graph.multilabel
+    _, classes = np.unique(graph.labels, axis=0, return_inverse=True)  # nodes of a class have the same labels
+    assert 0.4 < linear_score(graph.features, classes, graph.train_mask, graph.test_mask) < 0.8
     assert 0.7 < graph.num_train / 4000 < 0.8
     assert found.stand_in.train_share == 1.0
     assert found.stand_in.halo_ratio == pytest.approx(185_000 / 537_635, rel=0.15)
