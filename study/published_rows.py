@@ -17,8 +17,11 @@ from typing import Any
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.graph.card import Card
 from halocast.methods import METHODS, gnnpipe
 from halocast.models.spec import ModelKind
+from halocast.study.descriptions import Descriptions
+from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
 from halocast.study.testbeds import load_testbed
 from halocast.study.workload import num_layers
@@ -39,8 +42,13 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
         "dropedge": ("bns", {"what": "dropedge"}),
         "bes": ("bns", {"what": "edges"}),
         "gnnpipe-hybrid": ("gnnpipe", {}),  # with several ways
+        "single-gpu": ("vanilla", {}),  # one rank: nobody to exchange with
+        "single-gpu-chunked": ("gnnpipe", {}),  # one stage
     }
 )
+SAME_MODEL: Mapping[str, str] = MappingProxyType({"graphsage": "sage", "resgcn+": "resgcn"})
+LATER = frozenset({"gin", "jknet", "jk-net", "graph-transformer"})  # models that there are not yet
+SHIPPED = Descriptions()
 SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
 # The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model. The code of the GNNPipe authors
 # does not; it multiplies before it aggregates in the first layer; its stages meet after every slot; it copies all
@@ -82,6 +90,7 @@ class Setting:
     `counts_weights` says whether figures of traffic take in weights."""
 
     scenario: Scenario
+    card: Card
     cluster: Cluster
     ignored: tuple[str, ...]  # params that say nothing to us
     undivided: Scenario | None
@@ -90,7 +99,8 @@ class Setting:
     @property
     def key(self) -> str:
         """A key that is equal for settings that are predicted alike."""
-        return f"{self._place} {self.undivided is not None} {self.counts_weights}\n{format_scenario(self.scenario)}"
+        whose = f"{self.undivided is not None} {self.counts_weights}"
+        return f"{self._place} {whose} {self.card}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
@@ -123,16 +133,17 @@ def read_rows(path: Path) -> list[Row]:
     return [dict(zip(header, cells, strict=False)) for cells in rows]
 
 
-def setting_of(row: Row) -> Setting:
+def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
     """The scenario and the cluster of a row; what is not stated or not known is an InputError that says so."""
     params = params_of(row)
     name, options = method_of(row)
-    _known_model(row)
+    kind = _known_model(row)
     source = row["source"]
+    card = find_card(row["dataset"], params, own.cards)
     tables: dict[str, dict[str, Any]] = {
-        "graph": {"dataset": row["dataset"], "source": "card", "inductive": is_inductive(row)},
+        "graph": {"dataset": card.name, "source": "card", "inductive": is_inductive(row)},
         "model": {
-            "kind": row["model"],
+            "kind": kind,
             "layers": number(row, "layers"),
             "hidden": number(row, "hidden"),
             "num_linear": number(row, "n_linear", 0),
@@ -145,9 +156,11 @@ def setting_of(row: Row) -> Setting:
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
     nodes = number(row, "nodes") if row["nodes"] else None
     scenario = build_scenario(tables, f"{source}, {row['where']}")
+    cluster = load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes, own=own.clusters)
     return Setting(
         scenario=scenario,
-        cluster=_as_run(source, load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes)),
+        card=card,
+        cluster=_as_run(source, cluster),
         ignored=tuple(ignored),
         undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
         counts_weights=source not in ROWS_ONLY,
@@ -174,17 +187,23 @@ def _as_run(source: str, cluster: Cluster) -> Cluster:
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:
     """The name that a row's method has here, and the options that make it that method."""
-    name, options = VARIANTS.get(row["method"], (row["method"], {}))
+    said = row["method"].lower()
+    name, options = VARIANTS.get(said, (said, {}))
     if name not in METHODS:
         raise InputError(f"method {row['method']!r} is not available")
     same = SAME_COUNT.search(str(params_of(row).get("edges_dropped", "")))
     return name, {**options, **({"rate": float(same["rate"])} if same else {})}
 
 
-def _known_model(row: Row) -> None:
+def _known_model(row: Row) -> ModelKind:
     require(bool(row["model"]), "model: not stated")
-    if row["model"] not in list(ModelKind):
-        raise unknown("model", row["model"], list(ModelKind))
+    name = row["model"].lower()
+    name = SAME_MODEL.get(name, name)
+    if name in LATER:
+        raise InputError(f"model {row['model']!r} needs a later version (there are: {', '.join(ModelKind)})")
+    if name not in list(ModelKind):
+        raise unknown("model", row["model"], map(str, ModelKind))
+    return ModelKind(name)
 
 
 def _known(section: str, method: str) -> set[str]:
