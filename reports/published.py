@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from statistics import mean, median
@@ -41,6 +41,8 @@ class PublishedResult:
     ignored: tuple[str, ...] = ()  # params that say nothing to us
     workload: str = ""  # equal for rows that differ in the method only
     setting: str = ""  # equal for rows of one scenario
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the error may depend on: code, device, ...
+    in_sample: bool = False  # a constant was chosen from its run
 
     @property
     def error(self) -> float | None:
@@ -50,7 +52,8 @@ class PublishedResult:
         return self.predicted / self.published - 1
 
     def as_dict(self) -> dict[str, Any]:
-        ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason}
+        ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason, "in_sample": self.in_sample}
+        ours |= {name: self.facts.get(name, "") for name in ("code", "device", "transport")}
         return {**self.row, **ours, "how": self.how, "ignored": " ".join(self.ignored)}
 
 

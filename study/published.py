@@ -14,6 +14,7 @@ from halocast.graph.halo import from_card
 from halocast.reports.page.report import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
+from halocast.study.bands import family_of
 from halocast.study.descriptions import Descriptions, read_descriptions
 from halocast.study.own_scores import read_scores, shipped_scores
 from halocast.study.published_cards import find_card
@@ -21,6 +22,7 @@ from halocast.study.published_figures import METRICS, PART_FIGURES, Figures
 from halocast.study.published_rows import (
     Row,
     base_of,
+    code_of,
     cuts_edges,
     is_inductive,
     number,
@@ -155,11 +157,22 @@ def _result(row: Row, book: "_Book") -> PublishedResult:
 def _facts(row: Row, book: "_Book") -> dict[str, Any]:
     """What else is known of a prediction: where it comes from, and which rows it may be compared with."""
     setting = book.runs.setting(row)
+    cluster = setting.cluster
     return {
         "how": f"sizes: from card; constants: {setting.cluster.name}",
         "ignored": setting.ignored,
         "workload": setting.workload_key,
         "setting": setting.key,
+        "facts": {
+            "code": code_of(row),
+            "method": family_of(row["method"].lower()),
+            "transport": str(cluster.transport),
+            "device": cluster.device(0).name,
+            "testbed": cluster.name,
+            "dataset": setting.card.name,
+            "model": str(setting.scenario.model.kind),
+            "gpus": str(cluster.num_ranks),
+        },
     }
 
 

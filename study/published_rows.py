@@ -268,6 +268,16 @@ def cuts_edges(row: Row) -> bool:
     return SETUP.get(row["source"], SCRIPTS).get("objective") == "cut"
 
 
+CODES: Mapping[str, str] = MappingProxyType(
+    {"gnnpipe": "gnnpipe-code", "mithril-log": "gnnpipe-code", "psc": "psc-code", "digest": "digest-code"}
+)
+
+
+def code_of(row: Row) -> str:
+    """The program that a source measured."""
+    return CODES.get(row["source"], "pipegcn-code")
+
+
 def base_of(row: Row) -> Row:
     """The row whose epoch a speedup is over: the same with the method that its params or its note name, or vanilla."""
     params = params_of(row)
