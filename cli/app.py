@@ -71,6 +71,8 @@ def simulate(
     basis = prediction.summary.basis
     assert basis is not None
     print(f"links: {basis.links}; {constants(basis)}")
+    if (band := prediction.summary.known_band) is not None:
+        print(f"error band: holds eight of ten such epochs; {band.basis}")
     for line in basis.outside_range:
         note(f"warning: {line}")
 

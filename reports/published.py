@@ -53,8 +53,7 @@ class PublishedResult:
 
     def as_dict(self) -> dict[str, Any]:
         ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason, "in_sample": self.in_sample}
-        ours |= {name: self.facts.get(name, "") for name in ("code", "device", "transport")}
-        return {**self.row, **ours, "how": self.how, "ignored": " ".join(self.ignored)}
+        return {**self.row, **ours, "facts": dict(self.facts), "how": self.how, "ignored": " ".join(self.ignored)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError
@@ -20,13 +21,13 @@ from halocast.study.bands import Band, Case, Evidence, Situation, Sure
 EPOCHS = ("epoch_s",)  # metrics whose error is that of an epoch
 NAMES = ("code", "method", "transport", "device", "testbed", "dataset", "model")
 COLUMNS = ("kind", *NAMES, "gpus", "source", "error")
-LOOPBACK = "cpu-local"  # what describes a machine that runs were measured on
+# What describes the machine that runs were measured on, and hosts that it emulated.
+LOOPBACK = "cpu-local"
+MACHINES: Mapping[str, str] = MappingProxyType(
+    {"200mbit": "cpu-4x1-200mbit", "1gbit": "cpu-4x1-1gbit", "unlimited": "cpu-4x1-unlimited"}
+)
+SYNTHETIC, GRAPHS = "synthetic", ("sparse", "dense")
 OWN_CODE = "halocast"
-
-
-def cases_of_published(results: Iterable[PublishedResult]) -> list[Case]:
-    """The compared epochs among published rows."""
-    return [case for case in map(case_of, results) if case is not None]
 
 
 def case_of(result: PublishedResult) -> Case | None:
@@ -35,6 +36,15 @@ def case_of(result: PublishedResult) -> Case | None:
     if result.row["metric"] not in EPOCHS or error is None or error <= -1 or not result.facts:
         return None
     return Case(situation=situation_of(result.facts), source=result.row["source"], error=error)
+
+
+def cases_of_rows(rows: Iterable[Mapping[str, Any]]) -> list[Case]:
+    """The compared epochs among the rows of a report of `halocast published`."""
+    return [
+        Case(situation=situation_of(row["facts"]), source=row["source"], error=row["error"])
+        for row in rows
+        if row["metric"] in EPOCHS and row["error"] is not None and row["error"] > -1
+    ]
 
 
 def situation_of(facts: Mapping[str, str]) -> Situation:
@@ -51,8 +61,8 @@ def cases_of_runs(rows: Iterable[Mapping[str, Any]], *, quick: bool = False) -> 
                 method=str(row["method"]).partition("-")[0],
                 transport=Transport.GLOO,
                 device="cpu",
-                testbed=LOOPBACK,
-                dataset=str(row["graph"]),
+                testbed=MACHINES.get(str(row["link"]), LOOPBACK),
+                dataset=SYNTHETIC if row["graph"] in GRAPHS else str(row["graph"]),
                 model=str(row["model"]),
                 gpus=int(row["ranks"]),
             ),
