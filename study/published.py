@@ -15,6 +15,7 @@ from halocast.reports.page.report import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.study.bands import family_of
+from halocast.study.constants import is_in_sample
 from halocast.study.descriptions import Descriptions, read_descriptions
 from halocast.study.own_scores import read_scores, shipped_scores
 from halocast.study.published_cards import find_card
@@ -163,6 +164,7 @@ def _facts(row: Row, book: "_Book") -> dict[str, Any]:
         "ignored": setting.ignored,
         "workload": setting.workload_key,
         "setting": setting.key,
+        "in_sample": is_in_sample(row),
         "facts": {
             "code": code_of(row),
             "method": family_of(row["method"].lower()),
