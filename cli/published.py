@@ -10,6 +10,7 @@ from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Jobs, Results, scenario_bar
 from halocast.reports.published import text_summary
 from halocast.reports.published_scores import text_scores
+from halocast.study.accuracy import verdict_lines
 from halocast.study.published import Beside, published
 
 
@@ -47,6 +48,7 @@ def published_command(
         print_json({"rows": study.records(), "scores": listed, "summary": study.summary})
         return
     print(text_summary(study.summary))
+    print("\n" + "\n".join(verdict_lines(study.summary["accuracy"])))
     print("\nNot predicted:")
     for reason, num in study.summary["not_predicted"].items():
         print(f"{num:5} {reason}")

@@ -26,7 +26,6 @@ from halocast.study.run import summarise_job
 from halocast.study.scenario import format_scenario, load_scenario
 from halocast.study.workload import Workload, prepare
 
-
 MOST_VALUES = 4  # of a constant, in a line
 
 
@@ -62,7 +61,9 @@ def constants_table(constants: Sequence[Constant]) -> str:
         lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
     chosen = [one for one in constants if one.origin is Origin.FITTED]
     values = sum(len(one.values) for one in chosen)
-    return f"{aligned(lines)}\n\n{len(constants)} constants; {len(chosen)} are fitted ({values} values), all others read."
+    return (
+        f"{aligned(lines)}\n\n{len(constants)} constants; {len(chosen)} are fitted ({values} values), all others read."
+    )
 
 
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:

@@ -43,6 +43,8 @@ class PublishedResult:
     setting: str = ""  # equal for rows of one scenario
     facts: Mapping[str, str] = field(default_factory=dict)  # what the error may depend on: code, device, ...
     in_sample: bool = False  # a constant was chosen from its run
+    band: tuple[float, float] | None = None  # of an epoch, in the row's unit
+    out_of_memory: bool | None = None  # the verdict of the prediction
 
     @property
     def error(self) -> float | None:
@@ -51,8 +53,15 @@ class PublishedResult:
             return None
         return self.predicted / self.published - 1
 
+    @property
+    def off_s(self) -> float:
+        """By how much the prediction is off, in the row's unit."""
+        assert self.predicted is not None
+        return self.predicted - (self.published or 0.0)
+
     def as_dict(self) -> dict[str, Any]:
         ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason, "in_sample": self.in_sample}
+        ours |= {"low": self.band[0] if self.band else None, "high": self.band[1] if self.band else None}
         return {**self.row, **ours, "facts": dict(self.facts), "how": self.how, "ignored": " ".join(self.ignored)}
 
 
@@ -100,12 +109,12 @@ def _pairs(metric: str, settings: Iterable[list[PublishedResult]]) -> Iterator[P
 def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     """Errors in all, by metric, and by source, method and metric; the order of methods; what was not predicted."""
     compared = pairs(results)
-    epochs = _errors(result for result in results if result.row["metric"] == "epoch_s")
+    epochs = errors_of(result for result in results if result.row["metric"] == "epoch_s")
     return {
         "rows": len(results),
         "predicted": sum(result.predicted is not None for result in results),
         "epoch_s": epochs,
-        "order": _order(compared) | {"clear": _order([pair for pair in compared if pair.clear])},
+        "order": order_of(compared) | {"clear": order_of([pair for pair in compared if pair.clear])},
         "wrong_order": [_describe(pair) for pair in compared if not pair.right],
         "by_metric": _grouped(results, ("metric",)),
         "by_source": _grouped(results, ("source", "method", "metric")),
@@ -113,7 +122,7 @@ def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     }
 
 
-def _order(compared: Sequence[Pair]) -> dict[str, Any]:
+def order_of(compared: Sequence[Pair]) -> dict[str, Any]:
     right = sum(pair.right for pair in compared)
     return {"pairs": len(compared), "right": right, "share": right / len(compared) if compared else None}
 
@@ -130,10 +139,10 @@ def _grouped(results: Sequence[PublishedResult], names: tuple[str, ...]) -> list
     for result in results:
         if result.error is not None:
             groups[tuple(result.row[name] for name in names)].append(result)
-    return [{**dict(zip(names, key, strict=True)), **_errors(group)} for key, group in sorted(groups.items())]
+    return [{**dict(zip(names, key, strict=True)), **errors_of(group)} for key, group in sorted(groups.items())]
 
 
-def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
+def errors_of(results: Iterable[PublishedResult]) -> dict[str, Any]:
     """The number of rows with an error, and its size; the sign of the median tells which way they lean."""
     errors = [result.error for result in results if result.error is not None]
     sizes = [abs(error) for error in errors]

@@ -70,8 +70,13 @@ class Constant:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            **{"name": self.name, "values": list(self.values), "places": list(self.places)},
-            **{"origin": str(self.origin), "fitted_on": self.num_fitted, "data": self.data, "why": self.why},
+            "name": self.name,
+            "values": list(self.values),
+            "places": list(self.places),
+            "origin": str(self.origin),
+            "fitted_on": self.num_fitted,
+            "data": self.data,
+            "why": self.why,
         }
 
 

@@ -14,9 +14,11 @@ from halocast.graph.halo import from_card
 from halocast.reports.page.report import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
-from halocast.study.bands import family_of
+from halocast.study.accuracy import accuracy, with_bands
+from halocast.study.bands import Evidence, Sure, family_of
 from halocast.study.constants import is_in_sample
 from halocast.study.descriptions import Descriptions, read_descriptions
+from halocast.study.evidence import case_of, read_evidence
 from halocast.study.own_scores import read_scores, shipped_scores
 from halocast.study.published_cards import find_card
 from halocast.study.published_figures import METRICS, PART_FIGURES, Figures
@@ -100,11 +102,21 @@ def published(
     require(beside.scores is None or beside.scores.is_file(), f"no such file: {beside.scores}")
     own = read_scores(beside.scores or shipped_scores())
     compared = tuple(score_results(rows, own))
-    predicted = tuple(predict_rows(rows, beside=beside, results=results, jobs=jobs, progress=progress))
+    predicted = predict_rows(rows, beside=beside, results=results, jobs=jobs, progress=progress)
+    evidence = _evidence(predicted, of_package=not data)
+    predicted = with_bands(predicted, evidence)
     summary = summarise_published(predicted) | {"scores": summarise_scores(compared)}
+    summary |= {"accuracy": accuracy(predicted, evidence)}
     if out is not None:
         write_published(Path(out), predicted, compared, summary)
-    return PublishedStudy(results=predicted, scores=compared, summary=summary)
+    return PublishedStudy(results=tuple(predicted), scores=compared, summary=summary)
+
+
+def _evidence(results: Sequence[PublishedResult], *, of_package: bool) -> Evidence:
+    """What bands are made of: the package's rows themselves where they are predicted anew, else what comes with it."""
+    if of_package:
+        return Evidence(tuple(case for case in map(case_of, results) if case is not None))
+    return read_evidence().get(Sure.SPEC, Evidence(()))
 
 
 def predict_rows(
@@ -165,6 +177,7 @@ def _facts(row: Row, book: "_Book") -> dict[str, Any]:
         "workload": setting.workload_key,
         "setting": setting.key,
         "in_sample": is_in_sample(row),
+        "out_of_memory": bool(book.runs.figures(row)["oom"]),
         "facts": {
             "code": code_of(row),
             "method": family_of(row["method"].lower()),
