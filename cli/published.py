@@ -54,4 +54,4 @@ def published_command(
         print(f"{num:5} {reason}")
     if study.scores:
         print("\n" + text_scores(study.scores, study.summary["scores"]))
-    note(f"report: {out / 'report.md'}")
+    note(f"report: {out / 'report.html'}")

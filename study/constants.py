@@ -1,5 +1,5 @@
-"""Every constant that predictions rest on: its value and the comment beside it where it stands, where it comes from, and
-on how many measured figures it was chosen.
+"""Every constant that predictions rest on: its value and the comment beside it where it stands, where it comes from,
+and on how many measured figures it was chosen.
 
 Values and their provenance have one home, the TOML file that the prediction reads. `constants.toml` says of each, by
 patterns of their names, how it was found and which published rows chose it: a run that chose one is in sample.

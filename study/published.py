@@ -1,5 +1,6 @@
 """Predictions of published figures, row by row; every distinct run is simulated once."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.graph.halo import from_card
 from halocast.reports.page.report import require_report_place
-from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
+from halocast.reports.published import PublishedResult, summarise_published, verdict
+from halocast.reports.published_report import Made, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.study.accuracy import accuracy, with_bands
 from halocast.study.bands import Evidence, Sure, family_of
@@ -38,6 +40,7 @@ from halocast.study.published_runs import Asked, Runs
 from halocast.study.published_scores import is_score, score_results
 from halocast.study.queries import Progress
 from halocast.study.showable import Showable
+from halocast.study.version import prediction_version
 
 UNITS: Mapping[str, float] = MappingProxyType(
     {"s": 1.0, "ms": 1e-3, "%": 0.01, "x": 1.0, "nodes": 1.0, "edges": 1.0, "flag": 1.0, "epochs/s": 1.0}
@@ -108,8 +111,15 @@ def published(
     summary = summarise_published(predicted) | {"scores": summarise_scores(compared)}
     summary |= {"accuracy": accuracy(predicted, evidence)}
     if out is not None:
-        write_published(Path(out), predicted, compared, summary)
+        write_published(Path(out), predicted, compared, summary, _made(data, paths, beside, Path(out)))
     return PublishedStudy(results=tuple(predicted), scores=compared, summary=summary)
+
+
+def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> Made:
+    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores")]
+    said = [*(shlex.quote(str(path)) for path in (paths if data else ()))]
+    said += [f"--{name} {shlex.quote(str(value))}" for name, value in options if value is not None]
+    return Made(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
 
 
 def _evidence(results: Sequence[PublishedResult], *, of_package: bool) -> Evidence:
