@@ -71,7 +71,7 @@ def simulate(
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
     basis = prediction.summary.basis
     assert basis is not None
-    print(f"links: {basis.links}; {constants(basis)}")
+    print(f"implementation: {basis.code}; links: {basis.links}; {constants(basis)}")
     if (band := prediction.summary.known_band) is not None:
         print(f"error band: holds eight of ten such epochs; {band.basis}")
     for line in basis.outside_range:
@@ -92,7 +92,7 @@ def _memory_verdict(prediction: Prediction) -> str:
 @app.command("list")
 def list_things(
     what: Annotated[
-        str, typer.Argument(help="methods, clusters, devices, datasets, models, scenarios or constants [all].")
+        str, typer.Argument(help="methods, clusters, devices, codes, datasets, models, scenarios or constants [all].")
     ] = "",
     json: Json = False,
 ) -> None:
@@ -111,7 +111,9 @@ def list_things(
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(help="cluster, device, dataset, job, scenario, schedule, staleness, memory.")],
+    what: Annotated[
+        str, typer.Argument(help="cluster, device, code, dataset, job, scenario, schedule, staleness, memory.")
+    ],
     name: Annotated[
         str | None, typer.Argument(help="Which one: a name, a job's directory, or a scenario file [demo].")
     ] = None,
@@ -119,7 +121,7 @@ def show(
     figure: Annotated[Path | None, typer.Option(help="Also draw a cluster: .png or .svg.")] = None,
 ) -> None:
     """Show one thing in full: a description, or what a scenario turns into."""
-    if what in ("cluster", "device", "dataset", "job") and name is None:
+    if what in ("cluster", "device", "code", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
     print(show_thing(what, name, overrides or [], figure))
 

@@ -12,6 +12,7 @@ from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster, list_clusters, list_devices, load_cluster, load_device
 from halocast.cluster.drawing import draw_text
 from halocast.cluster.figure import draw_figure
+from halocast.codes.catalogue import list_codes, load_code
 from halocast.graph.card import card_names, load_card
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
@@ -40,6 +41,7 @@ _LISTS: MappingProxyType[str, Callable[[], list[str]]] = MappingProxyType(
         "datasets": lambda: list(card_names()),
         "clusters": lambda: list(list_clusters()),
         "devices": lambda: list(list_devices()),
+        "codes": lambda: list(list_codes()),
         "scenarios": _scenarios,
         "constants": lambda: sorted({one.name for one in found_constants()}),
     }
@@ -99,6 +101,9 @@ def describe(thing: Any, indent: str = "") -> str:
         value = getattr(thing, f.name)
         if is_dataclass(value):
             lines += [f"{indent}{f.name}:", describe(value, indent + "  ")]
+        elif isinstance(value, dict) and any(map(is_dataclass, value.values())):
+            lines.append(f"{indent}{f.name}:")
+            lines += [f"{indent}  {key}:\n{describe(item, indent + '    ')}" for key, item in value.items()]
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
             counts = {one.name: sum(other == one for other in value) for one in value}
             lines.append(f"{indent}{f.name}: {', '.join(f'{count} × {name}' for name, count in counts.items())}")
@@ -140,7 +145,7 @@ def _memory(workload: Workload) -> str:
 
 
 _CATALOGUE: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
-    {"device": load_device, "dataset": load_card}
+    {"device": load_device, "dataset": load_card, "code": load_code}
 )
 _WORKLOAD: MappingProxyType[str, Callable[[Workload], str]] = MappingProxyType(
     {

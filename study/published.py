@@ -27,7 +27,6 @@ from halocast.study.published_figures import METRICS, PART_FIGURES, Figures
 from halocast.study.published_rows import (
     Row,
     base_of,
-    code_of,
     cuts_edges,
     is_inductive,
     number,
@@ -189,7 +188,7 @@ def _facts(row: Row, book: "_Book") -> dict[str, Any]:
         "in_sample": is_in_sample(row),
         "out_of_memory": bool(book.runs.figures(row)["oom"]),
         "facts": {
-            "code": code_of(row),
+            "code": setting.scenario.code.name,
             "method": family_of(row["method"].lower()),
             "transport": str(cluster.transport),
             "device": cluster.device(0).name,

@@ -17,13 +17,14 @@ from typing import Any
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
-from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.cluster.catalogue import Cluster
 from halocast.graph.card import Card
 from halocast.methods import METHODS, gnnpipe
 from halocast.models.spec import ModelKind
 from halocast.study.descriptions import Descriptions
 from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
+from halocast.study.sources import code_of
 from halocast.study.testbeds import load_testbed
 from halocast.study.workload import num_layers
 
@@ -70,12 +71,11 @@ SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "sylvie": SCRIPTS | {"partitioner": "random"},
     }
 )
-ROUNDS = frozenset({"gnnpipe", "mithril-log"})
 # Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
 # holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
 # stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
 # which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
-WHOLE_DEVICE = ROUNDS
+WHOLE_DEVICE = frozenset({"gnnpipe", "mithril-log"})
 # What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
 LIBRARIES_BYTES = 1.4e9
 # Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
@@ -152,6 +152,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         "method": {"name": name, **options},
     }
     known = {section: _known(section, name) for section in tables}
+    tables["code"] = {"name": code_of(source)}
     for key, value in SETUP.get(source, SCRIPTS).items():
         _place(tables, known, key, value)
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
@@ -161,7 +162,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
     return Setting(
         scenario=scenario,
         card=card,
-        cluster=_as_run(source, cluster),
+        cluster=cluster,
         ignored=tuple(ignored),
         undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
         counts_weights=source not in ROWS_ONLY,
@@ -177,13 +178,6 @@ def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
     else:
         options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
     return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
-
-
-def _as_run(source: str, cluster: Cluster) -> Cluster:
-    """The testbed with the transport used as the source's code did."""
-    if source not in ROUNDS or cluster.nccl is None:
-        return cluster
-    return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
 
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:
@@ -266,16 +260,6 @@ def is_inductive(row: Row) -> bool:
 def cuts_edges(row: Row) -> bool:
     """Whether the source's partitions make cut edges few, not the volume."""
     return SETUP.get(row["source"], SCRIPTS).get("objective") == "cut"
-
-
-CODES: Mapping[str, str] = MappingProxyType(
-    {"gnnpipe": "gnnpipe-code", "mithril-log": "gnnpipe-code", "psc": "psc-code", "digest": "digest-code"}
-)
-
-
-def code_of(row: Row) -> str:
-    """The program that a source measured."""
-    return CODES.get(row["source"], "pipegcn-code")
 
 
 def base_of(row: Row) -> Row:
