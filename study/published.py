@@ -14,7 +14,7 @@ from halocast.base.records import require
 from halocast.graph.halo import from_card
 from halocast.reports.page.report import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict
-from halocast.reports.published_report import Made, write_published
+from halocast.reports.published_report import MadeBy, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.study.accuracy import accuracy, with_bands
 from halocast.study.bands import Evidence, Sure, family_of
@@ -114,11 +114,11 @@ def published(
     return PublishedStudy(results=tuple(predicted), scores=compared, summary=summary)
 
 
-def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> Made:
+def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> MadeBy:
     options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores")]
     said = [*(shlex.quote(str(path)) for path in (paths if data else ()))]
     said += [f"--{name} {shlex.quote(str(value))}" for name, value in options if value is not None]
-    return Made(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
+    return MadeBy(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
 
 
 def _evidence(results: Sequence[PublishedResult], *, of_package: bool) -> Evidence:
