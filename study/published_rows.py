@@ -58,16 +58,13 @@ SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
 # halo exchange goes round by round, one peer at a time.
 SCRIPTS: dict[str, Any] = {"norm": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
-# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
-# Sylvie's code does not say. That its parts are random is read off compute, which no link touches: on ogbn-products BNS
-# at p = 0.1 halves it (0.180 to 0.085 s), so about three quarters of the edges are cut, as by random parts; then its
-# communication agrees as well. Its memory (6.7 against 5.3 GiB) does not: random parts would need more than that here.
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards. All
+# other scripts ask METIS for a small volume, Sylvie's too: memory and the rates between its hosts say the same.
 SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gnnpipe": MITHRIL,
         "mithril-log": MITHRIL,
         "psc": SCRIPTS | {"objective": "cut"},
-        "sylvie": SCRIPTS | {"partitioner": "random"},
     }
 )
 # Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
