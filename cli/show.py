@@ -1,6 +1,6 @@
 """`list` and `show`: the catalogues, and what a scenario turns into."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -17,14 +17,17 @@ from halocast.graph.card import card_names, load_card
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
 from halocast.reports.summary import staleness_table
-from halocast.reports.table import size, text_table
+from halocast.reports.table import aligned, size, text_table
 from halocast.schedule.text import format_schedule
 from halocast.sim.memory import device_memory, pinned_bytes
+from halocast.study.constants import Constant, Origin, first_sentence, found_constants
 from halocast.study.pipelines import settled
 from halocast.study.predict import scenario_cluster
 from halocast.study.run import summarise_job
 from halocast.study.scenario import format_scenario, load_scenario
 from halocast.study.workload import Workload, prepare
+
+MOST_VALUES = 4  # of a constant, in a line
 
 
 def _scenarios() -> list[str]:
@@ -40,6 +43,7 @@ _LISTS: MappingProxyType[str, Callable[[], list[str]]] = MappingProxyType(
         "devices": lambda: list(list_devices()),
         "codes": lambda: list(list_codes()),
         "scenarios": _scenarios,
+        "constants": lambda: sorted({one.name for one in found_constants()}),
     }
 )
 
@@ -48,6 +52,20 @@ def list_names(what: str) -> dict[str, list[str]]:
     if what and what not in _LISTS:
         raise unknown("list", what, _LISTS)
     return {kind: names() for kind, names in _LISTS.items() if what in ("", kind)}
+
+
+def constants_table(constants: Sequence[Constant]) -> str:
+    """A line per constant: its values, where it comes from, and the measured figures that chose it."""
+    lines = [("constant", "values", "files", "origin", "fitted on", "provenance")]
+    for one in constants:
+        values = ", ".join(one.values[:MOST_VALUES]) + (", …" if len(one.values) > MOST_VALUES else "")
+        fitted = str(one.num_fitted) if one.num_fitted else "-"
+        lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
+    chosen = [one for one in constants if one.origin is Origin.FITTED]
+    values = sum(len(one.values) for one in chosen)
+    return (
+        f"{aligned(lines)}\n\n{len(constants)} constants; {len(chosen)} are fitted ({values} values), all others read."
+    )
 
 
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:

@@ -21,6 +21,7 @@ from halocast.sim.lower import lower
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.network.queued import SHARED_RANKS
 from halocast.sim.world import World
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster as scenario_cluster
 from halocast.study.codes import scenario_code as scenario_code
 from halocast.study.scenario import Scenario
@@ -69,7 +70,8 @@ def predict(
     """
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks, graph=graph, say=say)
-    return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+    found = predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+    return replace(found, summary=with_band(found.summary, workload, cluster))
 
 
 def predict_on(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -109,9 +110,9 @@ class Setting:
         return f"{self.cluster.name} {self.cluster.num_hosts} {self.cluster.num_ranks}"
 
 
-def own_figures() -> Path:
+def own_figures() -> list[Path]:
     """The figures that come with the package."""
-    return Path(str(files("halocast.reports"))) / "measured.csv"
+    return [Path(str(files("halocast.reports"))) / name for name in ("measured.csv", "more.csv")]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -226,9 +227,11 @@ def params_of(row: Row) -> dict[str, Any]:
 def value_of(row: Row) -> float:
     """The published figure of a row, in its unit."""
     try:
-        return float(row["value"])
+        value = float(row["value"])
     except ValueError:
         raise InputError(f"value = {row['value']!r}: expected a number") from None
+    require(isfinite(value), f"value = {row['value']!r}: expected a finite number")
+    return value
 
 
 def number(row: Row, key: str, default: int | None = None) -> int:
