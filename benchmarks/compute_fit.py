@@ -22,7 +22,8 @@ from halocast.schedule.ir import Kernel
 from halocast.sim.cost import kernel_seconds
 
 QUANTUM_S = 1e-5  # times of chunks are printed with two decimals of a millisecond
-# The fitted constants: where the search starts, the least and the most they may be. No kernel streams above 0.9 of the peak.
+# The fitted constants: where the search starts, the least and the most they may be. No kernel streams above 0.9 of the
+# peak.
 CONSTANTS = {
     "launch_us": (10.0, 0.0, math.inf),
     "stream": (0.8, 0.0, 0.9),
@@ -92,7 +93,7 @@ def loss(measured: Alike, values: dict[str, float]) -> float:
 
 
 def fit(measured: Alike) -> dict[str, float]:
-    """Pattern search: the best of all neighbours a step away, in one constant or else in two, until the step is small."""
+    """Pattern search: the best neighbour a step away, in one constant or else in two, until the step is small."""
     best = {name: start for name, (start, _, _) in CONSTANTS.items()}
     best_loss = loss(measured, best)
     step = FIRST_STEP

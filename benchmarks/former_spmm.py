@@ -1,5 +1,5 @@
-"""The rule for sparse products up to version 0.9, to compare with: one spread of degrees for all graphs, one rate of the
-cache for all devices, no floor."""
+"""The former rule for sparse products, to compare with: one spread of degrees for all graphs, caches 4.5 times as fast
+as memory on all devices, no floor."""
 
 from collections import Counter
 from dataclasses import replace

@@ -3,13 +3,13 @@
 * `spmm_rtx.csv`: cuSPARSE on an RTX 3090 and an RTX 4090, fp32 and fp16, graphs with the variation of their degrees.
 * `spmm_a100.csv`: torch.sparse.mm of uniform random matrices on an A100.
 * `chunk_compute.csv`: milliseconds of forward, recompute and backward of METIS chunks on an RTX A5000 (logs of the
-  GNNPipe authors), for the first, a middle and the last layer of a GCN and a GCNII. What such a layer launches is written
-  below as our kernels, after the released code: the GCN's first layer multiplies before it aggregates, the others
-  aggregate first; every gradient is computed, the features' too, and is added to a buffer that was cleared. The columns
-  a chunk gathers from are not in the table: its own vertices and the mean halo of the dataset's card.
+  GNNPipe authors), for the first, a middle and the last layer of a GCN and a GCNII. What such a layer launches is
+  written below as our kernels, after the released code: the GCN's first layer multiplies before it aggregates, the
+  others aggregate first; every gradient is computed, the features' too, and is added to a buffer that was cleared. The
+  columns a chunk gathers from are not in the table: its own vertices and the mean halo of the dataset's card.
 
-Every other graph is fitted, and of chunks those of even index, so that one that appears in several files of the logs is on
-one side only.
+Every other graph is fitted, and of chunks those of even index, so that one that appears in several files of the logs is
+on one side only.
 """
 
 import csv

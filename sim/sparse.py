@@ -1,9 +1,9 @@
 """Seconds of sparse products: a row of a table is read per entry, from the cache or from memory, and summed into one.
 
-Columns are computed some at a time, so a wide product is several passes over the entries, and the table a pass reads is
-no wider than that. All reads pass the cache, those that miss it memory as well: the slower of the two paces them. An
-entry takes its compute unit some clocks however narrow the row is, which rules narrow products; a row of the output is
-written from memory's point of view with little in flight. What fits the cache as a whole, table and output, stays in it.
+Columns are computed some at a time, so a wide product is several passes over the entries, and the table that a pass
+reads is no wider than that. All reads pass the cache, those that miss it pass memory as well, and the slower of the two
+paces them. An entry takes its compute unit some clocks however narrow the row is, which rules narrow products, and so
+does a row of the output, which is written at less than the full rate. Table and output that fit the cache stay in it.
 """
 
 import math

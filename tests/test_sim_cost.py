@@ -175,7 +175,7 @@ def test_a_larger_kernel_is_never_faster(name: str, data: st.DataObject) -> None
 
 
 def test_large_kernels_reach_the_stated_fractions_of_the_peaks() -> None:
-    """A5000: 27.8 TFLOP/s, of which integers share half, and 768 GB/s; A100: 19.5 TFLOP/s, and 156 of its matrix units."""
+    """A5000: 27.8 TFLOP/s, half of them shared with integers, 768 GB/s; A100: 19.5 TFLOP/s, its matrix units 156."""
     a5000, a100 = DEVICES["a5000"], load_device("a100-80")
     cube = (8192, 8192, 8192)
     assert 2 * 8192**3 / seconds("gemm", *cube, device=a5000) == pytest.approx(0.65 * 27.8e12, rel=0.01)

@@ -42,7 +42,9 @@ def layer_seconds(num_parts: int, model: str, layer_type: int) -> float:
     ("model", "layer_type", "measured"),
     [("gcn", 0, 1.67), ("gcn", 1, 1.84), ("gcn", 2, 2.39), ("gcnii", 1, 1.99), ("gcnii", 2, 2.23)],
 )
-def test_32_small_chunks_cost_as_much_more_than_8_parts_as_was_measured(model: str, layer_type: int, measured: float) -> None:
+def test_32_small_chunks_cost_as_much_more_than_8_parts_as_was_measured(
+    model: str, layer_type: int, measured: float
+) -> None:
     """chunk_compute.csv: the layers that aggregate, 32 chunks of the pipeline over the 8 parts of vanilla."""
     inflation = layer_seconds(32, model, layer_type) / layer_seconds(8, model, layer_type)
     assert inflation == pytest.approx(measured, rel=0.1)
