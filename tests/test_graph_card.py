@@ -26,9 +26,14 @@ from halocast.graph import (
 from halocast.graph.card import random_volume
 from halocast.graph.halo import common_halves, divide, shares
 
+NO_MASK = np.zeros(6, np.bool_)
 NOTHING: dict[str, Any] = {
-    **{"features": np.zeros((6, 1)), "labels": np.zeros(6, np.int64), "num_classes": 1},
-    **dict.fromkeys(("train_mask", "val_mask", "test_mask"), np.ones(6, np.bool_)),
+    "features": np.zeros((6, 1)),
+    "labels": np.zeros(6, np.int64),
+    "num_classes": 1,
+    "train_mask": ~NO_MASK,
+    "val_mask": NO_MASK,
+    "test_mask": NO_MASK,
 }
 VIEWS = [(name, inductive) for name in card_names() for inductive in (False, True)]
 VIEWS = [(name, inductive) for name, inductive in VIEWS if not inductive or load_card(name).inductive]
