@@ -113,11 +113,13 @@ def _agg(at: At) -> Kernels:
 
 
 def _agg_back(at: At) -> Kernels:
+    """The same the other way round, and the gradients of own rows added."""
     n, size = at.size.num_inner, at.size
-    return (("spmm", (at.num_columns, n, size.num_edges, at.wide)), *_passes(n * at.wide, 3))
+    return (*_passes(n, 1), ("spmm", (at.num_columns, n, size.num_edges, at.wide)), *_passes(n * at.wide, 3))
 
 
 def _drop(at: At) -> Kernels:
+    """The states of the generators are copied, so that backward draws the same."""
     return (*_passes(int(at.state_bytes / 4), 2), ("dropout", (at.numel, 3)))
 
 
@@ -137,7 +139,7 @@ STEPS: Mapping[str, StepKernels] = MappingProxyType(
         "agg": StepKernels(_agg, _agg_back),
         "add": StepKernels(lambda at: _passes(at.numel, 2, 3), lambda at: _passes(at.numel, 3, 3)),
         "relu": StepKernels(lambda at: _passes(at.numel, 2), lambda at: _passes(at.numel, 4)),
-        "drop": StepKernels(_drop, lambda at: _passes(at.numel, 4)),
+        "drop": StepKernels(_drop, _drop),
         "affine": StepKernels(lambda at: _passes(at.numel, 2), lambda at: _passes(at.numel, 3)),
         "norm": StepKernels(_norm, lambda at: _reduced(at) * 4),
         "softmax": StepKernels(lambda at: _passes(at.numel, 4), lambda at: _passes(at.numel, 4)),

@@ -2,14 +2,13 @@
 
 The launch is also the ramp: a kernel of n bytes runs at n / (n + launch * bandwidth) of its bandwidth, so small kernels
 are slow without a further rule. What depends on the shape otherwise: a matrix product computes whole tiles of its
-output, and a sparse product reads a row per edge, of which the cache serves the popular ones.
+output, and `sparse` has the rules of sparse products, which depend on the graph's degrees, too.
 
 A device that was measured (`measured`) has prices for its kinds of kernels instead.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from types import MappingProxyType
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
@@ -20,6 +19,7 @@ from halocast.models.arithmetic import bytes_moved, flops
 from halocast.schedule.ir import Kernel, Kind, Numbers, Op, Pull, Push, Schedule
 from halocast.sim.host import host_seconds
 from halocast.sim.network.transports import settings_of
+from halocast.sim.sparse import sparse_seconds
 
 ALL_WELL: Mapping[int, float] = MappingProxyType({})
 
@@ -38,7 +38,7 @@ def op_times(
     """
     message_s = settings_of(cluster).core_s_per_message
     devices = {
-        rank: _run_by(code, _touching(cluster.device(rank), footprint(schedule, rank)))
+        rank: _run_by(code, _on_graph(_touching(cluster.device(rank), footprint(schedule, rank)), schedule))
         for rank in range(schedule.num_ranks)
     }
     return {
@@ -72,6 +72,12 @@ def _run_by(code: Implementation, device: Device) -> Device:
     return replace(device, measured=replace(device.measured, op_s=0.0, communication_op_s=0.0))
 
 
+def _on_graph(device: Device, schedule: Schedule) -> Device:
+    """The device with the spread of the graph's degrees, where the schedule has it."""
+    sigma = schedule.degree_sigma
+    return device if sigma is None else replace(device, efficiency=replace(device.efficiency, degree_sigma=sigma))
+
+
 def op_seconds(op: Op, device: Device, speed: float = 1.0) -> float:
     """Seconds of an op's kernels in turn, and of the executor's own work where it was measured; no communication.
 
@@ -101,14 +107,18 @@ def kernel_seconds(kernel: Kernel, device: Device) -> float:
     if device.measured is not None:
         # profiles measure float32 (float64 is scaled): that fewer bits are faster there, nothing says
         return device.measured.seconds(kernel.kind, kernel.dims, max(itemsize, Numbers.FLOAT32.itemsize))
-    compute_s = roof.flops(kernel, device) / (_rate(kernel, device) * device.efficiency.flops)
+    compute_s = roof.flops(kernel, device) / _rate(kernel, device)
     return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
 
 
 def _rate(kernel: Kernel, device: Device) -> float:
-    """Peak FLOP/s: only matrix products use the units that make tf32 and bfloat16 fast."""
-    is_fast = kernel.kind == "gemm" or kernel.numbers is Numbers.FLOAT64
-    return device.flops_per_s(kernel.numbers if is_fast else Numbers.FLOAT32)
+    """FLOP/s that are reached: only matrix products use the units that make tf32 and bfloat16 fast."""
+    e, numbers = device.efficiency, kernel.numbers
+    if numbers is Numbers.FLOAT64:
+        return device.fp64_flops_per_s * e.flops
+    if kernel.kind == "gemm" and (matrix := device.matrix_flops_per_s(numbers)):
+        return matrix * (device.matrix_share or e.matrix)
+    return device.fp32_flops_per_s * (e.flops_shared if device.fmas_shared else e.flops)
 
 
 def _flops(kernel: Kernel, device: Device) -> float:
@@ -137,22 +147,7 @@ def _gather_s(kernel: Kernel, device: Device, itemsize: int) -> float:
 
 
 def _spmm_s(kernel: Kernel, device: Device, itemsize: int) -> float:
-    """Seconds of an spmm's bytes: rows of the edges from cache or memory; the output and the indices are streamed."""
-    _, cols, nnz, width = kernel.dims
-    e = device.efficiency
-    read = nnz * width * itemsize
-    streamed = bytes_moved(kernel.kind, kernel.dims, itemsize) - read
-    again = max(0.0, 1 - cols / nnz)  # reads that are not a row's first
-    hit = again * popular_share(device.cache_bytes / max(1, cols * width * itemsize), e.spmm_skew)
-    return (read * ((1 - hit) / e.stream + hit / e.spmm_hit) + streamed / e.stream) / device.memory_bytes_per_s
-
-
-def popular_share(fraction: float, skew: float) -> float:
-    """The share of all reads that goes to the most popular `fraction` of rows, if ln(reads of a row) has std `skew`."""
-    if fraction >= 1:
-        return 1.0
-    normal = NormalDist()
-    return normal.cdf(skew + normal.inv_cdf(fraction))
+    return sparse_seconds(kernel.dims, itemsize, device)
 
 
 @dataclass(frozen=True, slots=True)

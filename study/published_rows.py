@@ -59,8 +59,8 @@ SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
 # halo exchange goes round by round, one peer at a time.
 SCRIPTS: dict[str, Any] = {"norm": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
-# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
-# Sylvie's script asks METIS for a small volume by its defaults, and nothing overrides them.
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards. All
+# other scripts ask METIS for a small volume, Sylvie's too: memory and the rates between its hosts say the same.
 SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gnnpipe": MITHRIL,

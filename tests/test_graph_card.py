@@ -19,12 +19,22 @@ from halocast.graph import (
     card_volume,
     from_assignment,
     from_card,
+    from_edges,
     load,
     load_card,
 )
 from halocast.graph.card import random_volume
 from halocast.graph.halo import common_halves, divide, shares
 
+NO_MASK = np.zeros(6, np.bool_)
+NOTHING: dict[str, Any] = {
+    "features": np.zeros((6, 1)),
+    "labels": np.zeros(6, np.int64),
+    "num_classes": 1,
+    "train_mask": ~NO_MASK,
+    "val_mask": NO_MASK,
+    "test_mask": NO_MASK,
+}
 VIEWS = [(name, inductive) for name in card_names() for inductive in (False, True)]
 VIEWS = [(name, inductive) for name, inductive in VIEWS if not inductive or load_card(name).inductive]
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -117,6 +127,21 @@ def test_a_halo_from_a_card_is_possible_and_exact_in_its_totals(name: str, induc
         assert halo.volume == card_volume(graph, num_parts, partitioner)
         assert (halo.num_parts, halo.source) == (num_parts, "from card")
         assert (halo.num_features, halo.num_classes) == (card.features, card.classes)
+
+
+def test_sizes_know_how_unequal_the_degrees_are() -> None:
+    """A card says so; a graph's degrees are taken for lognormal: of variation 1 if sigma is the root of ln 2."""
+    assert from_card(load_card("yelp"), 4).degree_sigma == 1.651
+    assert from_card(load_card("yelp"), 4, inductive=True).degree_sigma == 1.651
+    ring = [(k, (k + 1) % 6) for k in range(6)]
+    star = [(0, k) for k in range(1, 6)]  # one gives to all, itself included, the others to themselves
+    for edges, degrees, sigma in (
+        (ring, [2] * 6, 0.0),
+        (star, [6, 1, 1, 1, 1, 1], 0.842343),
+    ):  # ln(1 + 125 / 121) = sigma^2
+        graph = from_edges(*zip(*edges, strict=True), 6, **NOTHING)
+        assert graph.out_degree.tolist() == degrees
+        assert from_assignment(graph, np.array([0, 0, 0, 1, 1, 1])).degree_sigma == pytest.approx(sigma)
 
 
 @pytest.mark.parametrize("name", ["reddit", "ogbn-papers100M", "squirrel"])
