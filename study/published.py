@@ -70,11 +70,13 @@ class PublishedStudy(Showable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a study of published figures takes beside them: descriptions of one's own, and a file of our scores."""
+    """What a study of published figures takes beside them: descriptions of one's own, a file of our scores, and
+    one implementation in place of all the sources' own."""
 
     clusters: Path | None = None
     cards: Path | None = None
     scores: Path | None = None
+    code: str | None = None
 
 
 NOTHING = Beside()
@@ -115,7 +117,7 @@ def published(
 
 
 def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> MadeBy:
-    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores")]
+    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores", "code")]
     said = [*(shlex.quote(str(path)) for path in (paths if data else ()))]
     said += [f"--{name} {shlex.quote(str(value))}" for name, value in options if value is not None]
     return MadeBy(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
@@ -137,9 +139,8 @@ def predict_rows(
     progress: Progress = lambda done, of: None,
 ) -> list[PublishedResult]:
     """Predict every row of published figures, or say why that cannot be done."""
-    own = read_descriptions(beside.clusters, beside.cards)
-    kept = None if results is None else Path(results)
-    runs = Runs(Asked(clusters=beside.clusters, cards=beside.cards, own=own, results=kept, jobs=jobs))
+    own = read_descriptions(beside.clusters, beside.cards, beside.code)
+    runs = Runs(Asked(own=own, results=None if results is None else Path(results), jobs=jobs))
     runs.predict([run for row in rows for run in _needed(row)], progress)
     book = _Book(rows, runs, own)
     return [_result(row, book) for row in rows]

@@ -9,7 +9,7 @@ from halocast.graph.halo import Halo
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
 from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
-from halocast.study.descriptions import read_descriptions
+from halocast.study.descriptions import Descriptions, read_descriptions
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.published_rows import LIBRARIES_BYTES, Row, Setting, setting_of
 from halocast.study.results import Tables
@@ -25,13 +25,14 @@ def predict_setting(setting: Setting) -> Figures:
     return figures_of(predict_on(workload, setting.cluster, lean=True), setting)
 
 
-def tables_of_row(row: Row, clusters: str, cards: str) -> Tables:
-    """What a process of the pool needs to predict the setting of a row; directories of descriptions may be empty."""
-    return {"row": row, "clusters": clusters, "cards": cards}
+def tables_of_row(row: Row, own: Descriptions) -> Tables:
+    """What a process of the pool needs to predict the setting of a row."""
+    places = {"clusters": str(own.clusters_in or ""), "cards": str(own.cards_in or "")}
+    return {"row": row, "code": own.code or "", **places}
 
 
 def figures_of_tables(tables: Tables) -> Figures:
-    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None)
+    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None, tables["code"] or None)
     return predict_setting(setting_of(tables["row"], own))
 
 

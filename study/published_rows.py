@@ -149,7 +149,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         "method": {"name": name, **options},
     }
     known = {section: _known(section, name) for section in tables}
-    tables["code"] = {"name": code_of(source)}
+    tables["code"] = {"name": own.code or code_of(source)}
     for key, value in SETUP.get(source, SCRIPTS).items():
         _place(tables, known, key, value)
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
