@@ -16,6 +16,7 @@ from halocast.study.results import Tables
 from halocast.study.workload import prepare
 
 Figures = Mapping[str, float]  # metric -> value in SI units
+FORWARD = "exchange."  # ops that send rows forward; those of gradients have another verb
 HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kind.SEND)
 
 
@@ -88,10 +89,11 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
     by_kind: dict[Kind, float] = defaultdict(float)
     for op, num_bytes in prediction.summary.bytes_per_epoch_by_op.items():
         by_kind[kinds[op]] += num_bytes
+    forward = sum(num for op, num in prediction.summary.bytes_per_epoch_by_op.items() if op.startswith(FORWARD))
     total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
     halo = prediction.workload.halo
     return {
-        "bytes_total": total if setting.counts_weights else total - by_kind[Kind.ALLREDUCE],
+        "bytes_total": total if setting.counts_all else forward,
         "bytes_graph": by_kind[Kind.EXCHANGE],
         "bytes_layer": by_kind[Kind.SEND] + by_kind[Kind.RECV],
         "bytes_weight_sync": by_kind[Kind.ALLREDUCE],
