@@ -12,7 +12,7 @@ from halocast.codes.implementation import Implementation, Layers, Tensors
 from halocast.codes.steps import At, backward_kernels, forward_kernels
 from halocast.models.arithmetic import PartSize
 from halocast.models.spec import ModelSpec
-from halocast.schedule.ir import COLLECTIVE, Kernel, Op, Schedule
+from halocast.schedule.ir import Kernel, Kind, Op, Schedule
 
 CALLS = "calls"  # the word of a collective, or of a step of weights, that is done in so many
 LAYER = {  # what lists of layers replace, by verb
@@ -55,7 +55,7 @@ def num_calls(op: Op) -> int:
 
 def _in_calls(op: Op, calls: int) -> Op:
     """An op that sums or steps weights, in so many calls; others are as they were."""
-    if op.verb != STEP and op.kind not in COLLECTIVE:
+    if op.verb != STEP and op.kind is not Kind.ALLREDUCE:
         return op
     work = replace(op.work, params=(*op.work.params, (CALLS, str(calls))))
     kernels = tuple(kernel for whole in work.kernels for kernel in _split(whole, calls))
