@@ -11,7 +11,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from halocast.reports.table import age_range, filled, fitted, seconds, size
-from halocast.study.bands import Band
 from halocast.study.candidates import Candidate
 from halocast.study.choices import Aim, Choice, RankedPlan, best_of_groups, pareto
 from halocast.study.plan import SAME
@@ -45,13 +44,13 @@ class PlanView:
     width: int  # letters of a line
 
 
-def plan_text(plan: RankedPlan, bands: Sequence[Band], view: PlanView) -> str:
+def plan_text(plan: RankedPlan, view: PlanView) -> str:
     """The answer, the best of every method and cluster, what was dropped and not tried, what figures do not say."""
-    lines = [filled(line, view.width, INDENT) for line in answers(plan, bands, view)]
+    lines = [filled(line, view.width, INDENT) for line in answers(plan, view)]
     for name, choices in lists(plan):
-        lines += ["", filled(TITLES[name], view.width), *_listed(best_of_groups(choices), bands, view)]
+        lines += ["", filled(TITLES[name], view.width), *_listed(best_of_groups(choices), view)]
     for name, choices in lists(plan) if view.pareto else ():
-        lines += ["", f"Best trade-offs of time and price, {name}:", _table(pareto(choices), bands, view.width)]
+        lines += ["", f"Best trade-offs of time and price, {name}:", _table(pareto(choices), view.width)]
     return "\n".join([*lines, "", *_remarks(plan, view.width)])
 
 
@@ -60,22 +59,22 @@ def lists(plan: RankedPlan) -> Iterator[tuple[str, Sequence[Choice]]]:
     yield from ((name, some) for name, some in ((EXACT, plan.exact), (APPROXIMATE, plan.approximate)) if some)
 
 
-def answers(plan: RankedPlan, bands: Sequence[Band], view: PlanView) -> Iterator[str]:
+def answers(plan: RankedPlan, view: PlanView) -> Iterator[str]:
     """What is ranked, the best of each list, and whether one GPU is enough."""
     yield (
         f"Ranks {RANKS[plan.goal.aim]}, not results: accuracy is not known; run "
         f"`{' '.join(['halocast converge', view.asked]).rstrip()}`."
     )
     exact, approximate = plan.best_exact, plan.best_approximate
-    yield f"Best exact: {_told(exact, bands)}." if exact else "Best exact: none that is legal and fits."
+    yield f"Best exact: {_told(exact)}." if exact else "Best exact: none that is legal and fits."
     if approximate is not None:
-        yield f"Best approximate, by epoch alone: {_told(approximate, bands)}; {_does(approximate)}."
+        yield f"Best approximate, by epoch alone: {_told(approximate)}; {_does(approximate)}."
     yield _one_gpu(plan)
 
 
-def _told(choice: Choice, bands: Sequence[Band]) -> str:
+def _told(choice: Choice) -> str:
     price = f", {_price(choice)}" if choice.price is not None else ""
-    return f"{choice.candidate.label}: {seconds(choice.epoch_s)} an epoch (likely {_likely(choice, bands)}){price}"
+    return f"{choice.candidate.label}: {seconds(choice.epoch_s)} an epoch (likely {_likely(choice)}){price}"
 
 
 def _does(choice: Choice) -> str:
@@ -115,8 +114,8 @@ def _without_one(plan: RankedPlan) -> str:
     return f"is not enough: {reasons[0]}" if reasons else "is none of the choices ([plan] gpus)"
 
 
-def _listed(best: Sequence[Choice], bands: Sequence[Band], view: PlanView) -> Iterator[str]:
-    yield _table(best[: view.top], bands, view.width)
+def _listed(best: Sequence[Choice], view: PlanView) -> Iterator[str]:
+    yield _table(best[: view.top], view.width)
     if len(best) > view.top:
         yield f"... and {len(best) - view.top} more (--top)"
 
@@ -127,36 +126,33 @@ class _Column:
 
     name: str
     rank: int
-    cell: Callable[[Choice, Sequence[Band]], str]
+    cell: Callable[[Choice], str]
 
 
 COLUMNS = (
-    _Column(name="method", rank=0, cell=lambda choice, bands: choice.candidate.method),
-    _Column(name="options", rank=0, cell=lambda choice, bands: choice.candidate.chosen or "-"),
-    _Column(name="GPUs", rank=0, cell=lambda choice, bands: str(choice.gpus)),
-    _Column(name="on", rank=0, cell=lambda choice, bands: Path(choice.candidate.cluster).stem),
-    _Column(name="epoch", rank=0, cell=lambda choice, bands: seconds(choice.epoch_s)),
-    _Column(name="likely", rank=4, cell=lambda choice, bands: _likely(choice, bands)),
-    _Column(name="exposed", rank=5, cell=lambda choice, bands: seconds(choice.predicted.exposed_comm_s)),
-    _Column(name="head-room", rank=3, cell=lambda choice, bands: size(choice.headroom_bytes)),
-    _Column(name="price/epoch", rank=1, cell=lambda choice, bands: _price(choice)),
-    _Column(name="kind", rank=1, cell=lambda choice, bands: "-" if choice.exact else str(choice.approximation)),
-    _Column(name="stale", rank=2, cell=lambda choice, bands: "-" if choice.exact else age_range(choice.ages)),
-    _Column(name="sure", rank=6, cell=lambda choice, bands: str(choice.sure)),
+    _Column(name="method", rank=0, cell=lambda choice: choice.candidate.method),
+    _Column(name="options", rank=0, cell=lambda choice: choice.candidate.chosen or "-"),
+    _Column(name="GPUs", rank=0, cell=lambda choice: str(choice.gpus)),
+    _Column(name="on", rank=0, cell=lambda choice: Path(choice.candidate.cluster).stem),
+    _Column(name="epoch", rank=0, cell=lambda choice: seconds(choice.epoch_s)),
+    _Column(name="likely", rank=4, cell=lambda choice: _likely(choice)),
+    _Column(name="exposed", rank=5, cell=lambda choice: seconds(choice.predicted.exposed_comm_s)),
+    _Column(name="head-room", rank=3, cell=lambda choice: size(choice.headroom_bytes)),
+    _Column(name="price/epoch", rank=1, cell=lambda choice: _price(choice)),
+    _Column(name="kind", rank=1, cell=lambda choice: "-" if choice.exact else str(choice.approximation)),
+    _Column(name="stale", rank=2, cell=lambda choice: "-" if choice.exact else age_range(choice.ages)),
+    _Column(name="sure", rank=6, cell=lambda choice: str(choice.sure)),
 )
 
 
-def _table(choices: Sequence[Choice], bands: Sequence[Band], width: int) -> str:
-    rows = [[str(k), *(column.cell(choice, bands) for column in COLUMNS)] for k, choice in enumerate(choices, 1)]
+def _table(choices: Sequence[Choice], width: int) -> str:
+    rows = [[str(k), *(column.cell(choice) for column in COLUMNS)] for k, choice in enumerate(choices, 1)]
     return fitted([["", *(c.name for c in COLUMNS)], *rows], [0, *(c.rank for c in COLUMNS)], width)
 
 
-def _likely(choice: Choice, bands: Sequence[Band]) -> str:
-    band = choice.band(bands)
-    if band is None:
-        return "not known"
-    low, high = band.around(choice.epoch_s)
-    return f"{seconds(low)} to {seconds(high)}"
+def _likely(choice: Choice) -> str:
+    band = choice.predicted.known_band
+    return "not known" if band is None else f"{seconds(band.low_s)} to {seconds(band.high_s)}"
 
 
 def _price(choice: Choice) -> str:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from halocast.base.records import require
 from halocast.reports.summary import Summary
 from halocast.schedule.approximation import Approximation
-from halocast.study.bands import Band, Sure, band_for, sure_of
+from halocast.study.bands import Sure, sure_of
 from halocast.study.candidates import Candidate
 from halocast.study.screen import Screened
 from halocast.study.showable import Showable
@@ -101,10 +101,6 @@ class Choice:
         chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
         known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
         return {**chosen, **self.predicted.plain_figures(), **known}
-
-    def band(self, bands: Iterable[Band]) -> Band | None:
-        figures = self.predicted
-        return band_for(bands, self.sure, figures.cluster, figures.transport, self.candidate.method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
