@@ -25,6 +25,9 @@ def published_command(
     cards: Annotated[
         Path | None, typer.Option(help="Directory of dataset cards (TOML) beside those of halocast.")
     ] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Predict this implementation in place of each source's own (an ablation).")
+    ] = None,
     scores: Annotated[Path | None, typer.Option(help="Scores of runs as CSV [those that come with halocast].")] = None,
     results: Results = None,
     jobs: Jobs = None,
@@ -38,7 +41,7 @@ def published_command(
         study = published(
             [*(files or ()), *(data or ())],
             out=out,
-            beside=Beside(clusters=clusters, cards=cards, scores=scores),
+            beside=Beside(clusters=clusters, cards=cards, scores=scores, code=code),
             results=results,
             jobs=jobs,
             progress=tell,

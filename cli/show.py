@@ -62,10 +62,9 @@ def constants_table(constants: Sequence[Constant]) -> str:
         fitted = str(one.num_fitted) if one.num_fitted else "-"
         lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
     chosen = [one for one in constants if one.origin is Origin.FITTED]
-    values = sum(len(one.values) for one in chosen)
-    return (
-        f"{aligned(lines)}\n\n{len(constants)} constants; {len(chosen)} are fitted ({values} values), all others read."
-    )
+    num_values = sum(len(one.values) for one in chosen)
+    said = f"{len(constants)} constants; {len(chosen)} of them were fitted ({num_values} values)."
+    return f"{aligned(lines)}\n\n{said}"
 
 
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:

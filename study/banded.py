@@ -24,7 +24,7 @@ def situation_of(workload: Workload, cluster: Cluster) -> Situation:
     kind = Sure.SPEC if measured is None else Sure.QUICK if measured.quick else Sure.CALIBRATED
     return Situation(
         kind=kind,
-        code=OWN_CODE,
+        code=scenario.code.name or OWN_CODE,
         method=family_of(scenario.method.name),
         transport=str(cluster.transport),
         device=device.name,

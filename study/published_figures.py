@@ -9,13 +9,14 @@ from halocast.graph.halo import Halo
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
 from halocast.schedule.ir import SHARED, Kind, Schedule
 from halocast.sim.memory import device_memory
-from halocast.study.descriptions import read_descriptions
+from halocast.study.descriptions import Descriptions, read_descriptions
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.published_rows import LIBRARIES_BYTES, Row, Setting, setting_of
 from halocast.study.results import Tables
 from halocast.study.workload import prepare
 
 Figures = Mapping[str, float]  # metric -> value in SI units
+FORWARD = "exchange."  # ops that send rows forward; those of gradients have another verb
 HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kind.SEND)
 
 
@@ -25,13 +26,14 @@ def predict_setting(setting: Setting) -> Figures:
     return figures_of(predict_on(workload, setting.cluster, lean=True), setting)
 
 
-def tables_of_row(row: Row, clusters: str, cards: str) -> Tables:
-    """What a process of the pool needs to predict the setting of a row; directories of descriptions may be empty."""
-    return {"row": row, "clusters": clusters, "cards": cards}
+def tables_of_row(row: Row, own: Descriptions) -> Tables:
+    """What a process of the pool needs to predict the setting of a row."""
+    places = {"clusters": str(own.clusters_in or ""), "cards": str(own.cards_in or "")}
+    return {"row": row, "code": own.code or "", **places}
 
 
 def figures_of_tables(tables: Tables) -> Figures:
-    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None)
+    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None, tables["code"] or None)
     return predict_setting(setting_of(tables["row"], own))
 
 
@@ -87,10 +89,11 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
     by_kind: dict[Kind, float] = defaultdict(float)
     for op, num_bytes in prediction.summary.bytes_per_epoch_by_op.items():
         by_kind[kinds[op]] += num_bytes
+    forward = sum(num for op, num in prediction.summary.bytes_per_epoch_by_op.items() if op.startswith(FORWARD))
     total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
     halo = prediction.workload.halo
     return {
-        "bytes_total": total if setting.counts_weights else total - by_kind[Kind.ALLREDUCE],
+        "bytes_total": total if setting.counts_all else forward,
         "bytes_graph": by_kind[Kind.EXCHANGE],
         "bytes_layer": by_kind[Kind.SEND] + by_kind[Kind.RECV],
         "bytes_weight_sync": by_kind[Kind.ALLREDUCE],

@@ -134,7 +134,7 @@ HALVES: Mapping[str, bool] = MappingProxyType({"left_out": False, "in_sample": T
 
 
 def runs(results: Sequence[PublishedResult]) -> list[dict[str, Any]]:
-    """Every measured run with its rows: what was measured, predicted, and the band; runs of one table and setting once."""
+    """Every measured run with its rows: measured, predicted, and the band; runs of one table and setting once."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in results:
         if one.error is None or one.row["metric"] == FLAG:
