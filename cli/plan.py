@@ -17,7 +17,6 @@ from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.figures import TradeOff, draw_front, require_figure
 from halocast.reports.table import aligned, seconds, size
-from halocast.study.bands import Band, read_bands
 from halocast.study.plan import Aim, Choice, Goal, RankedPlan, Tell, plan
 from halocast.study.scenario import load_scenario
 
@@ -64,11 +63,10 @@ def plan_command(
     goal = Goal(aim=aim, limit_s=limit_s, pareto=pareto or figure is not None)
     with _bar() as tell:
         ranked = plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
-    bands = read_bands()
     if json:
-        print_json(as_json(ranked, bands))
+        print_json(as_json(ranked))
     else:
-        print(plan_text(ranked, bands, top, pareto=pareto))
+        print(plan_text(ranked, top, pareto=pareto))
     if figure is not None:
         _draw(ranked, figure)
 
@@ -87,29 +85,29 @@ def _bar() -> Iterator[Tell]:
         yield tell
 
 
-def plan_text(plan: RankedPlan, bands: Sequence[Band], top: int = SHOWN, *, pareto: bool = False) -> str:
+def plan_text(plan: RankedPlan, top: int = SHOWN, *, pareto: bool = False) -> str:
     """The best of every method and cluster, what was dropped and not tried, and what the figures do not say."""
     best = plan.best_of_groups()
-    lines = [_verdict(plan, bands), "", _table(best[:top], bands)]
+    lines = [_verdict(plan), "", _table(best[:top])]
     if len(best) > top:
         lines.append(f"... and {len(best) - top} more (--top)")
     if pareto:
-        lines += ["", "Best trade-offs of time and price:", _table(plan.front(), bands)]
+        lines += ["", "Best trade-offs of time and price:", _table(plan.front())]
     return "\n".join([*lines, "", *_remarks(plan)])
 
 
-def _verdict(plan: RankedPlan, bands: Sequence[Band]) -> str:
+def _verdict(plan: RankedPlan) -> str:
     words = {Aim.FASTEST: "Fastest", Aim.CHEAPEST: "Cheapest", Aim.FEWEST: "Fewest GPUs"}
     price = f", {_price(plan.best)} an epoch" if plan.best.price is not None else ""
-    likely = _likely(plan.best, bands)
+    likely = _likely(plan.best)
     return f"{words[plan.goal.aim]}: {plan.best.candidate.label}: {seconds(plan.best.epoch_s)} (likely {likely}){price}"
 
 
-def _table(choices: Sequence[Choice], bands: Sequence[Band]) -> str:
-    return aligned([HEAD, *(_cells(number, choice, bands) for number, choice in enumerate(choices, 1))])
+def _table(choices: Sequence[Choice]) -> str:
+    return aligned([HEAD, *(_cells(number, choice) for number, choice in enumerate(choices, 1))])
 
 
-def _cells(number: int, choice: Choice, bands: Sequence[Band]) -> list[str]:
+def _cells(number: int, choice: Choice) -> list[str]:
     candidate, ages = choice.candidate, choice.ages
     return [
         str(number),
@@ -118,7 +116,7 @@ def _cells(number: int, choice: Choice, bands: Sequence[Band]) -> list[str]:
         str(choice.gpus),
         Path(candidate.cluster).stem,
         seconds(choice.epoch_s),
-        _likely(choice, bands),
+        _likely(choice),
         seconds(choice.predicted.exposed_comm_s),
         size(choice.headroom_bytes),
         _price(choice),
@@ -127,12 +125,9 @@ def _cells(number: int, choice: Choice, bands: Sequence[Band]) -> list[str]:
     ]
 
 
-def _likely(choice: Choice, bands: Sequence[Band]) -> str:
-    band = choice.band(bands)
-    if band is None:
-        return "not known"
-    low, high = band.around(choice.epoch_s)
-    return f"{seconds(low)} to {seconds(high)}"
+def _likely(choice: Choice) -> str:
+    band = choice.predicted.known_band
+    return "not known" if band is None else f"{seconds(band.low_s)} to {seconds(band.high_s)}"
 
 
 def _price(choice: Choice) -> str:
@@ -170,25 +165,25 @@ def _dropped(plan: RankedPlan) -> "Counter[tuple[str, str, str]]":
     return counts
 
 
-def as_json(plan: RankedPlan, bands: Sequence[Band]) -> dict[str, Any]:
+def as_json(plan: RankedPlan) -> dict[str, Any]:
     return {
         "aim": str(plan.goal.aim),
-        "choices": [_as_dict(choice, bands) for choice in plan.choices],
+        "choices": [_as_dict(choice) for choice in plan.choices],
         "front": [choice.candidate.label for choice in plan.front()],
         "dropped": [{"label": candidate.label, "reason": reason} for candidate, reason in plan.dropped],
         "not_tried": [{"label": c.candidate.label, "at_least_s": c.screened.bound_s} for c in plan.hopeless],
     }
 
 
-def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
-    band, candidate = choice.band(bands), choice.candidate
-    low, high = band.around(choice.epoch_s) if band else (None, None)
+def _as_dict(choice: Choice) -> dict[str, Any]:
+    band, candidate = choice.predicted.known_band, choice.candidate
     return {
         "label": candidate.label,
         "options": dict(candidate.options),
         "partitioner": candidate.partitioner,
-        "likely_low_s": low,
-        "likely_high_s": high,
+        "likely_low_s": band.low_s if band else None,
+        "likely_high_s": band.high_s if band else None,
+        "likely_from": band.basis if band else None,
         "sure": str(choice.sure),
         "headroom_bytes": choice.headroom_bytes,
         "ages": choice.ages,

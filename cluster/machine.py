@@ -66,11 +66,6 @@ class Summing(StrEnum):
     AUTO = "auto"  # whichever is sooner for a payload, as the library chooses
 
 
-class AllToAll(StrEnum):
-    GROUPED = "grouped"  # to all peers at once
-    ROUNDS = "rounds"  # round k to the k-th next rank and from the k-th before; the next one when both are done
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency(Checked):
     """Shares of a device's peaks that kernels reach; one set for the whole catalogue."""
@@ -229,11 +224,9 @@ class Gloo(Checked):
     """Bytes staged through host memory and carried by TCP."""
 
     rendezvous: ClassVar[bool] = False  # receives are posted ahead, so bytes leave at once
-    exchange: ClassVar[AllToAll] = AllToAll.GROUPED
     stream_bytes_per_s: ByteRate  # of one TCP stream: each pair of ranks has one
     host_bytes_per_s: ByteRate  # of all streams of a host together
     latency_s: Seconds
-    exchange_s: Seconds = 0.0  # before the first byte of a rank's sends: waking threads, pinning, synchronising
     rank_bytes_per_s: ByteRate | None = None  # of all streams of one rank, in and out: one thread serves them
     streams: Streams = Streams.MESSAGE
     chunk_bytes: Bytes | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
@@ -255,7 +248,6 @@ class Nccl(Checked):
     latency_s: Seconds
     remote_bytes_per_s: ByteRate | None = None  # of one flow to another host, where that is below what the links allow
     allreduce: Summing = Summing.AUTO
-    exchange: AllToAll = AllToAll.GROUPED
     compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: Factor = 1.0  # of a rank's bytes while its kernels run
 

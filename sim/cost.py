@@ -14,8 +14,10 @@ from types import MappingProxyType
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.cluster.catalogue import Cluster, Device
 from halocast.cluster.measured import Measured
+from halocast.codes.implementation import BARE, Implementation
 from halocast.models.arithmetic import bytes_moved, flops
 from halocast.schedule.ir import Kernel, Kind, Numbers, Op, Pull, Push, Schedule
+from halocast.sim.host import host_seconds
 from halocast.sim.network.transports import settings_of
 from halocast.sim.sparse import sparse_seconds
 
@@ -23,23 +25,28 @@ ALL_WELL: Mapping[int, float] = MappingProxyType({})
 
 
 def op_times(
-    schedule: Schedule, cluster: Cluster, speed: Mapping[int, float] = ALL_WELL
+    schedule: Schedule,
+    cluster: Cluster,
+    speed: Mapping[int, float] = ALL_WELL,
+    code: Implementation = BARE,
 ) -> dict[tuple[int, str], float]:
-    """Seconds of every op by rank and name: its kernels and, where that was measured, what its messages take of cores.
+    """Seconds of every op by rank and name: its kernels, what it takes of the host in an implementation and,
+    where that was measured, what its messages take of cores.
 
     Of a measured device, kernels are as cold as what the rank holds makes them. `speed` is that of ranks whose devices
     are slower than described.
     """
+    message_s = settings_of(cluster).core_s_per_message
     devices = {
-        rank: _on_graph(_touching(cluster.device(rank), footprint(schedule, rank)), schedule)
+        rank: _run_by(code, _on_graph(_touching(cluster.device(rank), footprint(schedule, rank)), schedule))
         for rank in range(schedule.num_ranks)
     }
-    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank], speed.get(op.rank, 1.0)) for op in schedule.ops}
-    message_s = settings_of(cluster).core_s_per_message
-    if message_s == 0:
-        return kernels
-    messages = {(op.rank, op.name): message_s * num_ends(schedule, op) / 2 for op in schedule.ops}
-    return {key: seconds + messages[key] for key, seconds in kernels.items()}
+    return {
+        (op.rank, op.name): op_seconds(op, devices[op.rank], speed.get(op.rank, 1.0))
+        + host_seconds(schedule, op, code, devices[op.rank])
+        + (message_s * num_ends(schedule, op) / 2 if message_s else 0.0)
+        for op in schedule.ops
+    }
 
 
 def num_ends(schedule: Schedule, op: Op) -> int:
@@ -56,6 +63,13 @@ def footprint(schedule: Schedule, rank: int) -> int:
 
 def _touching(device: Device, num_bytes: int) -> Device:
     return device if device.measured is None else replace(device, measured=device.measured.touching(num_bytes))
+
+
+def _run_by(code: Implementation, device: Device) -> Device:
+    """The device without what our executor took on it beside kernels, where another implementation runs."""
+    if device.measured is None or code.calibrated:
+        return device
+    return replace(device, measured=replace(device.measured, op_s=0.0, communication_op_s=0.0))
 
 
 def _on_graph(device: Device, schedule: Schedule) -> Device:

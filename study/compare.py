@@ -18,10 +18,10 @@ from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
 from halocast.reports.page.report import require_report_place, write_report
-from halocast.reports.summary import ErrorBand, NoBand, Summary
+from halocast.reports.summary import Summary
 from halocast.reports.verdict import verdict
 from halocast.schedule.ir import Kernel
-from halocast.study.bands import band_for, read_bands, sure_of
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on
@@ -203,18 +203,9 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult],
 
 
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
-    summary = replace(prediction.summary, band=_error_band(prediction.summary), predicts=predicts)
+    banded = with_band(prediction.summary, prediction.workload, prediction.cluster)
+    summary = replace(banded, predicts=predicts)
     return MethodResult(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
-
-
-def _error_band(summary: Summary) -> ErrorBand | NoBand:
-    """The band in which the epoch lies if its prediction errs as eight of ten like it did."""
-    band = band_for(read_bands(), sure_of(summary), summary.cluster, summary.transport, summary.method)
-    if band is None:
-        return NoBand.NOT_KNOWN
-    low_s, high_s = band.around(summary.epoch_s)
-    basis = f"from {band.num} epochs measured on {band.testbeds.replace(' ', ', ')}"
-    return ErrorBand(low_s=low_s, high_s=high_s, basis=basis)
 
 
 def _execute_here(workload: Workload, asked: _Asked, say: Say) -> list[MethodResult]:

@@ -19,7 +19,7 @@ from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster, list_clusters, load_cluster
 from halocast.methods import METHODS
 from halocast.reports.summary import MemoryFigures, Summary, from_flat
-from halocast.study.bands import Band, Sure, band_for, sure_of
+from halocast.study.bands import Sure, sure_of
 from halocast.study.pool import Pool, open_pool
 from halocast.study.predictor import SCREEN
 from halocast.study.queries import complete, query_of
@@ -205,10 +205,6 @@ class Choice:
         chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
         known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
         return {**chosen, **self.predicted.plain_figures(), **known}
-
-    def band(self, bands: Iterable[Band]) -> Band | None:
-        figures = self.predicted
-        return band_for(bands, self.sure, figures.cluster, figures.transport, self.candidate.method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

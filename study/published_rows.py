@@ -10,19 +10,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
-from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.cluster.catalogue import Cluster
 from halocast.graph.card import Card
 from halocast.methods import METHODS, gnnpipe
 from halocast.models.spec import ModelKind
 from halocast.study.descriptions import Descriptions
 from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
+from halocast.study.sources import code_of
 from halocast.study.testbeds import load_testbed
 from halocast.study.workload import num_layers
 
@@ -58,23 +60,19 @@ SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
 SCRIPTS: dict[str, Any] = {"norm": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
 # How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
-# Sylvie's code does not say. That its parts are random is read off compute, which no link touches: on ogbn-products BNS
-# at p = 0.1 halves it (0.180 to 0.085 s), so about three quarters of the edges are cut, as by random parts; then its
-# communication agrees as well. Its memory (6.7 against 5.3 GiB) does not: random parts would need more than that here.
+# Sylvie's script asks METIS for a small volume by its defaults, and nothing overrides them.
 SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gnnpipe": MITHRIL,
         "mithril-log": MITHRIL,
         "psc": SCRIPTS | {"objective": "cut"},
-        "sylvie": SCRIPTS | {"partitioner": "random"},
     }
 )
-ROUNDS = frozenset({"gnnpipe", "mithril-log"})
 # Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
 # holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
 # stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
 # which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
-WHOLE_DEVICE = ROUNDS
+WHOLE_DEVICE = frozenset({"gnnpipe", "mithril-log"})
 # What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
 LIBRARIES_BYTES = 1.4e9
 # Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
@@ -112,9 +110,9 @@ class Setting:
         return f"{self.cluster.name} {self.cluster.num_hosts} {self.cluster.num_ranks}"
 
 
-def own_figures() -> Path:
+def own_figures() -> list[Path]:
     """The figures that come with the package."""
-    return Path(str(files("halocast.reports"))) / "measured.csv"
+    return [Path(str(files("halocast.reports"))) / name for name in ("measured.csv", "more.csv")]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -151,6 +149,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         "method": {"name": name, **options},
     }
     known = {section: _known(section, name) for section in tables}
+    tables["code"] = {"name": code_of(source)}
     for key, value in SETUP.get(source, SCRIPTS).items():
         _place(tables, known, key, value)
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
@@ -160,7 +159,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
     return Setting(
         scenario=scenario,
         card=card,
-        cluster=_as_run(source, cluster),
+        cluster=cluster,
         ignored=tuple(ignored),
         undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
         counts_weights=source not in ROWS_ONLY,
@@ -176,13 +175,6 @@ def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
     else:
         options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
     return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
-
-
-def _as_run(source: str, cluster: Cluster) -> Cluster:
-    """The testbed with the transport used as the source's code did."""
-    if source not in ROUNDS or cluster.nccl is None:
-        return cluster
-    return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
 
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:
@@ -235,9 +227,11 @@ def params_of(row: Row) -> dict[str, Any]:
 def value_of(row: Row) -> float:
     """The published figure of a row, in its unit."""
     try:
-        return float(row["value"])
+        value = float(row["value"])
     except ValueError:
         raise InputError(f"value = {row['value']!r}: expected a number") from None
+    require(isfinite(value), f"value = {row['value']!r}: expected a finite number")
+    return value
 
 
 def number(row: Row, key: str, default: int | None = None) -> int:

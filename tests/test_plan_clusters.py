@@ -47,7 +47,6 @@ def test_faster_staging_is_faster_processors_for_gloo() -> None:
     assert before.rank_bytes_per_s is not None
     rates = (after.stream_bytes_per_s, after.host_bytes_per_s, after.rank_bytes_per_s)
     assert rates == (2 * before.stream_bytes_per_s, 2 * before.host_bytes_per_s, 2 * before.rank_bytes_per_s)
-    assert after.exchange_s == before.exchange_s / 2
     assert after.latency_s == before.latency_s
 
 

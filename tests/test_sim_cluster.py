@@ -95,7 +95,6 @@ STAGED = Gloo(
     stream_bytes_per_s=8e8,
     host_bytes_per_s=11e9,
     latency_s=8e-5,
-    exchange_s=0.018,
     rank_bytes_per_s=3.4e9,
     streams=Streams.PAIR,
     compute_slowdown=1.45,

@@ -26,14 +26,14 @@ ALL_SPANS = 100_000  # of all timelines of a page: 25 bytes each, of a page's 5 
 
 def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: Sequence[str] = ()) -> str:
     """The page as HTML; `files_beside` and `left_out` say what the report's directory has and has not."""
-    template = _environment().from_string(_text("report.html"))
+    template = environment().from_string(text_of("report.html"))
     most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
     return template.render(
         page=_page(comparison),
         files_beside=files_beside,
         left_out=left_out,
-        css=Markup(_text("report.css")),  # ours, not a user's
-        script=Markup(_text("report.js")),
+        css=Markup(text_of("report.css")),  # ours, not a user's
+        script=Markup(text_of("report.js")),
         data={
             "scaling": scaling_chart(comparison),
             "timelines": {result.name: timeline(result, most) for result in comparison.results},
@@ -94,12 +94,20 @@ def emphasised(text: str) -> Markup:
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _lean(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.0%}"
+
+
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"seconds": seconds, "size": size, "family": family}
+    environment.filters |= {"seconds": seconds, "size": size, "family": family, "share": _share, "lean": _lean}
     return environment
 
 
-def _text(name: str) -> str:
+def text_of(name: str) -> str:
     return files("halocast.reports.page").joinpath(name).read_text(encoding="utf-8")

@@ -130,9 +130,6 @@ class SharedLinks:
         return f"shared, transfers up to {self.flows.error_bound():.2g} of their time early, {share:.2g} of all bytes"
 
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
-        after(self._env, self.stages.begin_s, lambda: self._send(source, targets, num_bytes, done))
-
-    def _send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
         self.moving.begin(source)
         left = len(targets)
 
