@@ -43,7 +43,7 @@ def screen(scenario: Scenario) -> Screened:
         ranks=cluster.num_ranks,
         hosts=cluster.num_hosts,
         price_per_s=None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
-        memory=memory_figures(schedule, cluster),
+        memory=memory_figures(schedule, cluster, code),
         approximation=approximation_of(workload.schedule),
         fingerprint=fingerprint(workload.schedule),
     )
