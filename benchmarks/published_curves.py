@@ -18,11 +18,12 @@ from stand_ins import Curves, best, epochs_to, tell
 
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
+from halocast.exec.launch.job import RunSettings
 from halocast.graph import load_card, stand_in
 from halocast.reports.table import aligned
 from halocast.study.predict import predict_on
 from halocast.study.published_rows import Row, Setting, read_rows, setting_of, value_of
-from halocast.study.scenario import RunSettings, Scenario, Source
+from halocast.study.scenario import Scenario, Source
 from halocast.study.training import train_alone, trainable
 from halocast.study.workload import prepare
 
@@ -48,7 +49,7 @@ def timed(row: Row) -> Timed | None:
         setting = setting_of(row)
         prediction = predict_on(prepare(setting.scenario, setting.cluster.num_ranks), setting.cluster)
     except InputError as error:
-        tell(f"{row['source']}, {row['dataset']}, {row['method']}: {error}\n")
+        tell(f"{row['source']}, {row['dataset']}, {row['method']}: {str(error).partition('; ')[0]}\n")
         return None
     return Timed(row=row, setting=setting, epoch_s=prediction.summary.epoch_s)
 
