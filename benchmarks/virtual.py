@@ -23,11 +23,11 @@ import torch
 
 from halocast.exec.launch.job import Job, Settings
 from halocast.exec.run.part_tensors import PartTensors
+from halocast.exec.run.process import keep_freed_memory
 from halocast.exec.run.reference import whole_graph
 from halocast.exec.run.state import flatten
 from halocast.exec.run.together import Together
 from halocast.exec.transport.inside import Inside, Post
-from halocast.exec.run.process import keep_freed_memory
 from halocast.graph import Graph, Part, assign, build_parts, from_parts, synthetic
 from halocast.graph.formats.loaders import load
 from halocast.methods import METHODS
