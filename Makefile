@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: pythons demo docs examples programs check test slow bench accuracy unseen scores stand-ins clean
+.PHONY: pythons demo docs examples programs check test slow bench accuracy kernels unseen scores stand-ins clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,10 +21,11 @@ pythons:  ## the package alone, without torch, under every Python at hand: insta
 	  (cd $$place && env -u PYTHONPATH venv/bin/python $(CURDIR)/tests/lib/smoke.py) && rm -rf $$place || exit 1; \
 	done
 
-demo: $(VENV)/.ready  ## the main job on the embedded scenario: a table and a report, after a minute of measuring this machine
+demo: $(VENV)/.ready  ## the main job on the embedded scenario: methods predicted, run and trained; a verdict and a report
 	mkdir -p reports-out
 	$(BIN)/halocast calibrate --quick --out reports-out/demo.toml | tail -n 1
-	$(BIN)/halocast compare --execute --scaling 15 --profile reports-out/demo.toml --out reports-out/demo
+	$(BIN)/halocast compare --execute --accuracy --methods vanilla,pipegcn,digest,bns,gnnpipe,psc --scaling 10 \
+	  --profile reports-out/demo.toml --out reports-out/demo
 
 docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario (needs chromium)
 	$(BIN)/halocast compare --out reports-out/docs
@@ -73,6 +74,9 @@ unseen: $(VENV)/.ready  ## the same for real graphs and attention: DATA is a dir
 	  --models sage,gat --graphs $(DATA)/pubmed.npz,$(DATA)/amazon-computers.npz \
 	  --methods vanilla,pipegcn,bns,digest,gnnpipe | sed -n '/scenarios were compared/,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py unseen
+
+kernels: $(VENV)/.ready  ## the constants of kernels fitted again, and their errors on what was left out, into docs/accuracy.md
+	$(BIN)/python benchmarks/compute_fit.py $(SHARED) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py kernels
 
 scores: $(VENV)/.ready  ## scores of all methods on real graphs, into docs/scores.md (45 minutes on two cores; goes on where it was)
 	$(BIN)/python benchmarks/scores.py --data $(DATA) $(SCORES) | tee -a /dev/stderr | \

@@ -16,8 +16,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from halocast.base.files import whole_file
-from halocast.reports.convergence import answer, score_panels, score_table
 from halocast.reports.figures import Panel, draw_panels
+from halocast.reports.score_table import answer, score_panels, score_table
 from halocast.reports.scores import CaseScores
 from halocast.study.converge import converge
 from halocast.study.convergence import Convergence

@@ -99,11 +99,6 @@ class Comparison:
         """The summaries, and a reason for every method that has none."""
         return [*self.summaries, *self.failures]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The lines as JSON objects."""
-        return [line.as_dict() for line in self.lines]
-
 
 def exact_first(results: Sequence[MethodResult]) -> list[MethodResult]:
     """The results in two lists, one after the other: exact methods by their epoch, then approximate ones by theirs.

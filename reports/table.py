@@ -4,6 +4,7 @@ import csv
 import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from halocast.reports.comparison import NotCompared
@@ -11,6 +12,7 @@ from halocast.reports.critical import Share, StepKind
 from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
 
 Line = Summary | NotCompared  # of a table: figures, or the reason why there are none
+Extra = Sequence[tuple[str, Mapping[str, str]]]  # further columns: a name, and cells by method
 GAP = 2  # between columns of text
 SHOWN = 3  # entries of the critical path, and links
 
@@ -52,7 +54,7 @@ def age_range(sorted_ages: Sequence[int]) -> str:
 
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: s.method),
-    ("is", lambda s: str(s.approximation)),
+    ("kind", lambda s: str(s.approximation)),
     ("how", lambda s: s.source),
     ("on", lambda s: s.cluster),
     ("ranks", lambda s: str(s.ranks)),
@@ -94,16 +96,22 @@ def band(summary: Summary) -> str:
     return f"{seconds(known.low_s)} .. {seconds(known.high_s)}" if known else "not known"
 
 
-def columns(lines: Sequence[Line]) -> list[tuple[str, Callable[[Summary], str]]]:
-    """The columns of a table; the error band is one where somebody looked for it."""
+def columns(lines: Sequence[Line], more: Extra = ()) -> list[tuple[str, Callable[[Summary], str]]]:
+    """The columns of a table; the error band is one where somebody looked for it, and `more` stand beside the epoch."""
     after_epoch = 1 + [name for name, _ in COLUMNS].index("epoch")
     bands = [("error band", band)] if any(isinstance(line, Summary) and line.band is not None for line in lines) else []
-    return [*COLUMNS[:after_epoch], *bands, *COLUMNS[after_epoch:]]
+    beside = [(name, partial(_of_method, by_method)) for name, by_method in more]
+    return [*COLUMNS[:after_epoch], *bands, *beside, *COLUMNS[after_epoch:]]
 
 
-def cells(lines: Sequence[Line]) -> list[list[str]]:
+def _of_method(by_method: Mapping[str, str], summary: Summary) -> str:
+    """What is known of a predicted method; runs, and predictions of runs, are of other machines."""
+    return "-" if summary.is_run or summary.predicts is not None else by_method.get(summary.method, "-")
+
+
+def cells(lines: Sequence[Line], more: Extra = ()) -> list[list[str]]:
     """The cells of a table: its head, and a row per line; a line without figures gives its reason in place of them."""
-    shown = columns(lines)
+    shown = columns(lines, more)
     return [[name for name, _ in shown], *(_row(line, [figure for _, figure in shown]) for line in lines)]
 
 
@@ -146,7 +154,7 @@ def constants(basis: Basis) -> str:
     return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
-def text_table(lines: Sequence[Line], width: int | None = None) -> str:
+def text_table(lines: Sequence[Line], width: int | None = None, more: Extra = ()) -> str:
     """A table with a row per summary; below it, insights or the reason why there are none, and warnings.
 
     With a width no line is longer: columns are left out and remarks go on in the next line.
@@ -155,8 +163,8 @@ def text_table(lines: Sequence[Line], width: int | None = None) -> str:
     summaries = [line for line in lines if isinstance(line, Summary)]
     below = [*remarks, *warnings(summaries)]
     if width is None:
-        return "\n".join([aligned(cells(summaries)), "", *below])
-    table = cells(summaries)
+        return "\n".join([aligned(cells(summaries, more)), "", *below])
+    table = cells(summaries, more)
     ranks = [DROPPED.get(name, 0) for name in table[0]]
     return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in below)])
 
@@ -198,9 +206,9 @@ def filled(text: str, width: int, indent: int = 0) -> str:
     return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-def markdown_table(lines: Sequence[Line]) -> str:
+def markdown_table(lines: Sequence[Line], more: Extra = ()) -> str:
     """A Markdown table with a row per summary, and one for each method that could not be compared."""
-    return markdown_rows(cells(lines))
+    return markdown_rows(cells(lines, more))
 
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:

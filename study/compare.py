@@ -15,13 +15,17 @@ from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
+from halocast.reports.curves import Converged
 from halocast.reports.page.place import require_report_place
 from halocast.reports.page.report import write_report
 from halocast.reports.summary import Summary
+from halocast.reports.to_target import rows
 from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.ir import Kernel
-from halocast.study.bands import error_band
+from halocast.study.asked_accuracy import Accuracy
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster
+from halocast.study.converge import converge
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.run import machine, require_torch, run_workload
@@ -71,10 +75,10 @@ class MethodComparison(Showable):
 
     def as_dict(self) -> dict[str, Any]:
         """The verdict and all rows as a JSON object."""
-        return {"verdict": verdict_dict(self.content), "results": self.content.rows}
+        return {"verdict": verdict_dict(self.content), "results": rows(self.content)}
 
     def records(self) -> list[dict[str, Any]]:
-        return [plain_figures(row) for row in self.content.rows]
+        return [plain_figures(row) for row in rows(self.content)]
 
     @property
     def results(self) -> tuple[MethodResult, ...]:
@@ -107,6 +111,7 @@ class _Asked:
     execute: bool
     profile: Path | None  # what was measured of the cluster's devices, or of this machine
     scaling_s: float
+    accuracy: Accuracy | None  # methods are trained as well
     say: Say
 
     def cluster(self, scenario: Scenario) -> Cluster:
@@ -141,6 +146,7 @@ class _Asked:
         chosen = list(self._methods)
         chosen += ["--execute"] * self.execute
         chosen += ["--profile", str(self.profile)] if self.profile else []
+        chosen += ["--accuracy", *self.accuracy.words] if self.accuracy else []
         return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
 
 
@@ -152,10 +158,13 @@ def compare(
     execute: bool = False,
     profile: str | Path | None = None,
     scaling_s: float = 0.0,
+    accuracy: Accuracy | None = None,
     out: str | Path | None = None,
     say: Say = silent,
 ) -> MethodComparison:
     """Predict all methods, or the named ones, on a scenario; `execute` also runs each on this machine.
+
+    With `accuracy` each is also trained in virtual time, so that they are compared at an equal validation score.
 
     `graph` takes the place of the scenario's own. `profile` is what was measured of the cluster's devices. Up to
     `scaling_s` seconds are spent on predictions at other numbers of GPUs. `out` is a directory for the report. A method
@@ -165,6 +174,8 @@ def compare(
         require_torch("comparing with real runs")
     if out is not None:
         require_report_place(Path(out))
+    if accuracy is not None and graph is not None:
+        raise InputError("accuracy: a graph from memory cannot be trained; save it and name its file")
     asked = _Asked(
         scenario=scenario,
         names=tuple(method_names(methods)),
@@ -172,6 +183,7 @@ def compare(
         execute=execute,
         profile=None if profile is None else Path(profile),
         scaling_s=scaling_s,
+        accuracy=accuracy,
         say=say,
     )
     comparison = MethodComparison(content=_compare(asked))
@@ -190,6 +202,7 @@ def method_names(names: Sequence[str]) -> list[str]:
 
 def _compare(asked: _Asked) -> Comparison:
     asked.cluster(asked.scenario)  # what cannot be is no method's fault
+    converged = None if asked.accuracy is None else _converged(asked, asked.accuracy)
     results: list[MethodResult] = []
     failures: list[NotCompared] = []
     for name in asked.names:
@@ -208,6 +221,7 @@ def _compare(asked: _Asked) -> Comparison:
         kernel_work=kernel_work,
         alone=_alone(asked),
         converge=asked.converge,
+        converged=converged,
     )
 
 
@@ -232,6 +246,22 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult],
             failures.append(NotCompared(method=name, cluster=machine(None), reason=str(error)))
 
 
+def _converged(asked: _Asked, accuracy: Accuracy) -> Converged:
+    """The methods, trained in virtual time: score over seconds of the cluster that they are predicted on."""
+    cluster, scenario = asked.cluster(asked.scenario), asked.scenario
+    if asked.profile is not None and cluster.device(0).measured is not None:
+        scenario = replace(scenario, cluster=replace(scenario.cluster, profile=str(asked.profile)))
+    return converge(
+        scenario,
+        methods=asked.names,
+        target=accuracy.target,
+        seeds=accuracy.seeds,
+        stand_in=accuracy.stand_in,
+        jobs=accuracy.jobs,
+        progress=accuracy.progress,
+    ).content
+
+
 def _alone(asked: _Asked) -> Summary | NotCompared:
     """The whole graph on one device of the cluster."""
     try:
@@ -250,7 +280,8 @@ def _predict_on(asked: _Asked, name: str, ranks: int) -> Prediction:
 
 
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
-    summary = replace(prediction.summary, band=error_band(prediction.summary), predicts=predicts)
+    banded = with_band(prediction.summary, prediction.workload, prediction.cluster)
+    summary = replace(banded, predicts=predicts)
     return MethodResult(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
 
 

@@ -185,4 +185,16 @@ def test_both_charts_work_on_the_page_of_a_comparison(tmp_path: Path) -> None:
         opened.open(path)
         opened.look(1280, 900, "light")
         assert opened.evaluate("document.querySelectorAll('#score-chart svg, #scaling-chart svg').length") == 2
+        assert opened.evaluate("[...document.querySelectorAll('#score-over :disabled')].length") == 0
         assert opened.complaints() == []
+
+
+def test_what_is_not_known_cannot_be_switched_to(tmp_path: Path) -> None:
+    assert PROGRAM is not None
+    path = tmp_path / "report.html"
+    path.write_text(render(converged(curve("vanilla", [0.5], price_per_s=None))), encoding="utf-8")
+    with browser(PROGRAM) as opened:
+        opened.open(path)
+        opened.look(1280, 900, "light")
+        disabled = "[...document.querySelectorAll('#score-over :disabled')].map((e) => e.value)"
+        assert opened.evaluate(disabled) == ["dollars"]

@@ -41,7 +41,7 @@ def test_the_first_lines_say_what_is_ranked_and_answer_three_questions(
     figures = "GPUs on epoch likely exposed head-room price/epoch"
     assert " ".join(lines[6].split()) == f"method {figures} sure"
     assert lines[10] == "Approximate methods read stale rows or leave some out, and may need more epochs:"
-    assert " ".join(lines[11].split()) == f"method options {figures} is stale sure"
+    assert " ".join(lines[11].split()) == f"method options {figures} kind stale sure"
     assert [line.split()[1] for line in lines[13:15]] == ["bns", "pipegcn"]
     assert "Fastest" not in "\n".join(lines)
 

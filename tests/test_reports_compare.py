@@ -140,7 +140,7 @@ def test_the_verdict_is_an_object_too() -> None:
 def test_every_row_has_a_badge_and_exact_methods_come_first() -> None:
     stale, exact = result(method="a", **times(1.0), **STALE), result(method="b", **times(2.0))
     made = comparison(stale, exact)
-    assert [(row["method"], row["is"], row["ratio"]) for row in main_table(made)] == [
+    assert [(row["method"], row["kind"], row["ratio"]) for row in main_table(made)] == [
         ("b", "exact", "1.00×"),
         ("a", "stale", "0.50×"),
     ]

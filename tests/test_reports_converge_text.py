@@ -126,7 +126,7 @@ def test_both_graphs_stand_side_by_side_where_one_stands_in() -> None:
 def test_columns_in_which_nothing_is_known_are_not_there() -> None:
     said = text(converged(replace(VANILLA, epoch_low_s=None, chosen=None)), 200)
     head = said.partition("Exact methods\n")[2].partition("\n")[0].split()
-    assert head == ["method", "epoch", "epochs", "time", "over", "seeds", "cost", "test", "to", "base", "best", "at"]
+    assert head == ["method", "epoch", "epochs", "time", "over", "seeds", "cost", "test", "best", "at"]
 
 
 def test_reasons_are_told_once_with_the_cases_that_they_hold_for() -> None:

@@ -83,7 +83,7 @@ def without_wires(cluster: Cluster) -> Cluster:
     """Links so fast that nothing takes time, and that disturb nothing."""
     assert cluster.gloo is not None
     rates = {"stream_bytes_per_s": 1e18, "host_bytes_per_s": 1e18, "rank_bytes_per_s": 1e18}
-    gloo = replace(cluster.gloo, latency_s=0.0, exchange_s=0.0, compute_slowdown=1.0)
+    gloo = replace(cluster.gloo, latency_s=0.0, compute_slowdown=1.0)
     gloo = replace(gloo, **rates)  # type: ignore[arg-type]  # all of them are rates
     assert cluster.pcie is not None
     pcie = replace(cluster.pcie, bytes_per_s=1e18, latency_s=0.0, switch_bytes_per_s=1e18, root_bytes_per_s=None)

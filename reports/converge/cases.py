@@ -41,6 +41,6 @@ def age_text(curve: Curve) -> str:
 
 
 def last_error(curve: Curve) -> float | None:
-    """The largest error of stale rows over layers at the last epoch where it was measured."""
+    """The largest error of stale rows and gradients over layers at the last epoch where it was measured."""
     last = [error.by_epoch[max(error.by_epoch)] for error in curve.errors if error.layer >= 0 and error.by_epoch]
     return max((value for value in last if isfinite(value)), default=None)

@@ -103,7 +103,10 @@ LEGEND = (
     "eight of ten such predictions are; test: at the best epoch by validation, in points, mean ± deviation over seeds; "
     "to base: mean difference seed by seed ± its standard error; best at: that epoch, on average."
 )
-STALE_LEGEND = "age: of the rows read, in epochs; stale error: ‖stale − fresh‖ / ‖fresh‖ of the worst layer in the end."
+STALE_LEGEND = (
+    "age: of the rows read, in epochs; stale error: ‖stale − fresh‖ / ‖fresh‖ of rows or gradients, of the worst layer "
+    "in the end."
+)
 
 
 def lines_of(converged: Converged, contest: Contest, some: Sequence[Reached]) -> list[Line]:
@@ -135,7 +138,7 @@ def _says_something(column: Column, lines: Sequence[Line]) -> bool:
     cells = {column.cell(line) for line in lines}
     if column.name in ("kind", "GPUs"):
         return len(cells) > 1
-    return column.rank <= 2 or cells != {MISSING}
+    return column.rank == 1 or cells != {MISSING}
 
 
 def cells(lines: Sequence[Line], columns: Sequence[Column]) -> list[list[str]]:

@@ -6,6 +6,7 @@
   const PLACE = { epochs: 0, seconds: 1, dollars: 2 }, VAL = 3, TEST = 4, LOW = 5, HIGH = 6;
   const BELOW = 0.25; // the best score: the first epochs are far below and would flatten all others
   const FOOT = 7; // pixels from bar to bar
+  const switches = [...document.querySelectorAll("#score-over input")];
   const chosen = new Set();
   let over = "seconds", selected = null, drawn = [];
 
@@ -54,6 +55,7 @@
     box.querySelector("svg")?.remove();
     box.querySelector(".empty")?.remove();
     drawn = [];
+    for (const input of switches) input.disabled = !lines().some((line) => line.spots.some((spot) => spot[PLACE[input.value]] > 0));
     const place = PLACE[over], width = box.clientWidth, height = width < 560 ? 320 : 420;
     const seen = lines().map((line) => ({ line, spots: line.spots.filter((spot) => spot[place] > 0) })).filter(({ spots }) => spots.length);
     if (!seen.length || !width) { empty(); return; }

@@ -115,7 +115,7 @@ def error_rows(converged: Converged) -> list[list[str]]:
         [curve.label, error.what, "all" if error.layer < 0 else str(error.layer), *_quarters(error)]
         for curve in reversed(curves.values())
         for error in curve.errors
-        if error.by_epoch
+        if any(value for epoch, value in error.by_epoch.items() if epoch)  # else exact after the first epoch
     ]
     return [["method", "what", "layer", "at 1/4", "at 1/2", "at 3/4", "in the end"], *rows] if rows else []
 

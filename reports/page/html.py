@@ -16,6 +16,7 @@ from halocast.reports.page.tables import facts, main_table, measured_table, prov
 from halocast.reports.page.template import emphasised, environment, text_of
 from halocast.reports.page.timeline import op_totals, shown, timeline
 from halocast.reports.table import warnings
+from halocast.reports.to_target import target_columns
 from halocast.reports.verdict import verdict
 
 MOST_SPANS = 10_000  # of one timeline
@@ -51,6 +52,7 @@ def _page(comparison: Comparison) -> dict[str, Any]:
         "verdict": [emphasised(line) for line in verdict(comparison)],
         "tiles": tiles(comparison),
         "table": main_table(comparison),
+        "more": [name for name, _ in target_columns(comparison.converged)],
         "failures": comparison.failures,
         "warnings": warnings(comparison.summaries),
         "measured": measured_table(comparison),

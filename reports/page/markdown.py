@@ -6,6 +6,7 @@ from halocast.reports.comparison import Comparison
 from halocast.reports.page.charts import missing, scaling_table
 from halocast.reports.page.tables import measured_table, provenance_rows, staleness_rows
 from halocast.reports.table import insights, markdown_rows, markdown_table, warnings
+from halocast.reports.to_target import target_columns
 from halocast.reports.verdict import verdict
 
 DEFINITIONS = (
@@ -19,7 +20,7 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
         ("# Comparison", _verdict(comparison)),
-        ("", markdown_table(comparison.lines)),
+        ("", markdown_table(comparison.lines, target_columns(comparison.converged))),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
         ("## What determines the epoch", _determines(comparison)),

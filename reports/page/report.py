@@ -13,6 +13,7 @@ from halocast.reports.page.html import render
 from halocast.reports.page.markdown import markdown
 from halocast.reports.page.place import require_report_place
 from halocast.reports.table import csv_table
+from halocast.reports.to_target import rows
 from halocast.schedule.trace import save_trace
 
 FILES = (
@@ -32,8 +33,8 @@ def write_report(path: Path, comparison: Comparison) -> None:
     """
     require_report_place(path)
     with whole_directory(path) as directory:
-        (directory / "results.csv").write_text(csv_table(comparison.rows), encoding="utf-8")
-        (directory / "results.json").write_text(json.dumps(comparison.rows, indent=1), encoding="utf-8")
+        (directory / "results.csv").write_text(csv_table(rows(comparison)), encoding="utf-8")
+        (directory / "results.json").write_text(json.dumps(rows(comparison), indent=1), encoding="utf-8")
         (directory / "scenario.toml").write_text(comparison.scenario, encoding="utf-8")
         figures = draw_all(directory / "figures", comparison)
         left_out = _write_traces(directory, comparison)
