@@ -54,7 +54,8 @@ class Run:
     data: Path
     ranks: int = FEW
     what: str = PLAIN
-    errors: bool = False
+    errors: bool = False  # of rows
+    gradients: bool = False  # and, with them, of the weights' gradient
 
     def epochs(self) -> Iterator[None]:
         """Train an epoch after the other."""
@@ -78,7 +79,8 @@ class Run:
         method = METHODS[self.what]
         options = {"stages": 2, "ways": self.ranks // 2} if method.chunks else {}
         schedule = check(method.make(from_parts(parts), spec, method.options(**options), Numbers.FLOAT32))
-        ranks = Together(Job(schedule=schedule, spec=spec, settings=Settings(errors=self.errors)), parts)
+        settings = Settings(errors=self.errors, fresh_gradients=self.gradients)
+        ranks = Together(Job(schedule=schedule, spec=spec, settings=settings), parts)
         for moment in list_order(schedule):
             if ranks.do(moment) is not None:
                 yield
@@ -158,8 +160,10 @@ def show_errors(base: Run, num_epochs: int) -> None:
     print(f"{base.graph}, {base.ranks} METIS parts: an epoch that measures errors of rows, against one that does not")
     for name in WITH_ERRORS:
         plain = replace(base, what=name)
-        without, measured = seconds([plain, replace(plain, errors=True)], num_epochs)
-        print(f"  {name:10} {measured / without:5.2f}", flush=True)
+        rows = replace(plain, errors=True)
+        without, measured, gradients = seconds([plain, rows, replace(rows, gradients=True)], num_epochs)
+        both = f"{gradients / without:.2f} with those of the weights' gradient"
+        print(f"  {name:10} {measured / without:5.2f}  ({both})", flush=True)
 
 
 def show_memory(base: Run) -> None:
