@@ -53,6 +53,7 @@ slow: $(VENV)/.ready  ## checks that take minutes
 bench: $(VENV)/.ready  ## prints the figures of docs/performance.md and puts them there
 	$(BIN)/python benchmarks/graph_build.py
 	$(BIN)/python benchmarks/exec_overhead.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py overhead
+	$(BIN)/python benchmarks/virtual.py --data $(or $(DATA),../shared/data) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py virtual
 	$(BIN)/python benchmarks/links.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py links
 	$(BIN)/python benchmarks/scale.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py scale
 

@@ -151,6 +151,17 @@ def test_layers_in_pieces_have_the_numbers_of_a_process_per_rank() -> None:
     assert_same(train_together(job, parts, list_order(schedule, EPOCHS)), execute(job, parts), 1e-12)
 
 
+@pytest.mark.parametrize("chosen", [case("pipegcn-gf", gamma=0.5), case("gnnpipe", freeze=2)], ids=str)
+def test_errors_of_rows_are_the_same_without_those_of_gradients(chosen: Case) -> None:
+    job, parts = chosen.job(2, errors=True)
+    rows_only = replace(job, settings=replace(job.settings, fresh_gradients=False))
+    both, rows = (train_together(each, parts, list_order(job.schedule, EPOCHS)) for each in (job, rows_only))
+    assert rows.errors
+    assert rows.errors == tuple(error for error in both.errors if error.what != "weights")
+    assert len(both.errors) == len(rows.errors) + EPOCHS
+    assert rows.weight_hashes == both.weight_hashes
+
+
 def test_one_process_is_the_reference() -> None:
     """Independent of the executor: plain autograd on the whole graph."""
     chosen = case("vanilla", {"dropout": 0.0, "layers": 3, "hidden": 16})
