@@ -70,13 +70,20 @@ def test_no_kernel_is_in_both_halves(samples: Any) -> None:
 
 @without_data
 @pytest.mark.parametrize(
-    ("table", "worst"),
-    [("RTX 3090 fp32", 0.10), ("RTX 4090 fp32", 0.10), ("A100 fp32", 0.06), ("A5000 layers", 0.05)],
+    ("table", "worst", "of_before"),
+    [
+        ("RTX 3090 fp32", 0.08, 0.3),
+        ("RTX 4090 fp32", 0.10, 0.6),
+        ("A100 fp32", 0.06, 0.1),
+        ("A5000 layers", 0.055, 1.05),
+    ],
 )
-def test_times_of_kernels_are_those_measured(samples: Any, table: str, worst: float) -> None:
+def test_times_of_kernels_are_those_measured(samples: Any, table: str, worst: float, of_before: float) -> None:
     mine = [sample for sample in samples if sample.table == table]
-    errors = [abs(error) for error in FIT.errors(mine, FIT.predict(FIT.catalogue()))]
-    assert median(errors) <= min(worst, median(abs(error) for error in FIT.errors(mine, FIT.before)))
+    now, before = (
+        median(abs(error) for error in FIT.errors(mine, rule)) for rule in (FIT.predict(FIT.catalogue()), FIT.before)
+    )
+    assert now <= min(worst, of_before * before)
 
 
 @without_data
