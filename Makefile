@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: pythons demo docs examples programs check test slow bench accuracy unseen scores stand-ins clean
+.PHONY: pythons demo docs examples programs check test slow bench accuracy kernels unseen scores stand-ins clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -53,6 +53,7 @@ slow: $(VENV)/.ready  ## checks that take minutes
 bench: $(VENV)/.ready  ## prints the figures of docs/performance.md and puts them there
 	$(BIN)/python benchmarks/graph_build.py
 	$(BIN)/python benchmarks/exec_overhead.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py overhead
+	$(BIN)/python benchmarks/virtual.py --data $(or $(DATA),../shared/data) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py virtual
 	$(BIN)/python benchmarks/links.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py links
 	$(BIN)/python benchmarks/scale.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py scale
 
@@ -74,6 +75,9 @@ unseen: $(VENV)/.ready  ## the same for real graphs and attention: DATA is a dir
 	  --models sage,gat --graphs $(DATA)/pubmed.npz,$(DATA)/amazon-computers.npz \
 	  --methods vanilla,pipegcn,bns,digest,gnnpipe | sed -n '/scenarios were compared/,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py unseen
+
+kernels: $(VENV)/.ready  ## the constants of kernels fitted again, and their errors on what was left out, into docs/accuracy.md
+	$(BIN)/python benchmarks/compute_fit.py $(SHARED) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py kernels
 
 scores: $(VENV)/.ready  ## scores of all methods on real graphs, into docs/scores.md (45 minutes on two cores; goes on where it was)
 	$(BIN)/python benchmarks/scores.py --data $(DATA) $(SCORES) | tee -a /dev/stderr | \

@@ -1,214 +1,116 @@
-"""Fits the cost model's constants to half of a table of measured chunk times and prints its error on the other half.
-
-The table: milliseconds of forward, recompute and backward of METIS chunks on an RTX A5000 (logs of the GNNPipe
-authors), for the first, a middle and the last layer of a GCN and a GCNII. What such a layer launches is written below
-as our kernels, after the released code: the GCN's first layer multiplies before it aggregates, the others aggregate
-first; every gradient is computed, the features' too, and is added to a buffer that was cleared.
-
-The columns a chunk gathers from are not in the table: its own vertices and the mean halo of the dataset's card.
-Chunks of even index are fitted, those of odd index are held out, so a chunk that appears in several files of the
-logs is on one side only.
+"""Fits the cost model's constants to measured times of kernels, which have to be the catalogue's, and prints its errors
+on times that it was not fitted to: of each half of graphs and chunks with constants from the other half, of each card
+with constants from the others. Beside them are those of the rule before this one.
 """
 
 import argparse
-import csv
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
+from itertools import combinations, product
 from pathlib import Path
-from statistics import mean, median, quantiles
-from typing import NamedTuple
+from statistics import median, quantiles
+
+from former_spmm import former_seconds
+from kernel_times import Sample, all_samples
 
 from halocast.cluster.catalogue import Device, load_device
-from halocast.graph.card import card_volume, load_card
 from halocast.schedule.ir import Kernel
 from halocast.sim.cost import kernel_seconds
 
-LAYER_TYPES = 3
-QUANTUM_S = 1e-5  # times are printed with two decimals of a millisecond
-SOFTMAX_SWEEPS = 3  # the row's maximum, its sum, the quotient
-
-
-class Shape(NamedTuple):
-    """One op of a layer on a chunk: it turns `wide` columns into `out`."""
-
-    rows: int
-    cols: int
-    edges: int
-    wide: int
-    out: int
-
-
-def elementwise(numel: int, *passes: int) -> list[Kernel]:
-    return [Kernel("elementwise", (numel, count)) for count in passes]
-
-
-def spmm(s: Shape) -> list[Kernel]:
-    return [Kernel("spmm", (s.rows, s.cols, s.edges, s.wide))]
-
-
-def gradients(s: Shape) -> list[Kernel]:
-    return [Kernel("gemm", (s.rows, s.out, s.wide)), Kernel("gemm", (s.wide, s.rows, s.out))]
-
-
-FORWARD: dict[str, Callable[[Shape], list[Kernel]]] = {
-    "aggregate": spmm,
-    "multiply": lambda s: [Kernel("gemm", (s.rows, s.wide, s.out))],
-    "relu": lambda s: elementwise(s.rows * s.out, 2),
-    "dropout": lambda s: elementwise(s.rows * s.out, 3),
-    "mix": lambda s: elementwise(s.rows * s.out, 2, 3),  # GCNII: a scaled sum of two tensors, one after the other
-    "softmax": lambda s: elementwise(s.rows * s.out, 2) * SOFTMAX_SWEEPS,
+QUANTUM_S = 1e-5  # times of chunks are printed with two decimals of a millisecond
+# The fitted constants: where the search starts, the least and the most they may be. No kernel streams above 0.9 of the
+# peak.
+CONSTANTS = {
+    "launch_us": (10.0, 0.0, math.inf),
+    "stream": (0.8, 0.0, 0.9),
+    "spmm_entry_clocks": (10.0, 0.0, math.inf),
+    "spmm_row_clocks": (10.0, 0.0, math.inf),
+    "spmm_store": (0.8, 0.0, 1.0),
+    "spmm_skew": (0.1, 0.0, math.inf),
 }
-BACKWARD: dict[str, Callable[[Shape], list[Kernel]]] = {
-    "aggregate": spmm,
-    "multiply": gradients,
-    "relu": lambda s: elementwise(s.rows * s.out, 4),
-    "dropout": lambda s: elementwise(s.rows * s.out, 3, 3),
-    "mix": lambda s: elementwise(s.rows * s.out, 3, 3),
-    "softmax": lambda s: elementwise(s.rows * s.out, 3) * SOFTMAX_SWEEPS,
-}
-# An op and the columns of its input and output: f features, h hidden, c classes.
-GCN_II_MIDDLE = ("aggregate hh", "mix hh", "multiply hh", "mix hh", "relu hh", "dropout hh")
-LAYERS = {
-    ("gcn", 0): ("multiply fh", "aggregate hh", "relu hh", "dropout hh"),
-    ("gcn", 1): ("aggregate hh", "multiply hh", "relu hh", "dropout hh"),
-    ("gcn", 2): ("aggregate hh", "multiply hc", "softmax cc"),
-    ("gcnii", 0): ("dropout ff", "multiply fh", "relu hh", "dropout hh"),
-    ("gcnii", 1): GCN_II_MIDDLE,
-    ("gcnii", 2): (*GCN_II_MIDDLE, "multiply hc", "softmax cc"),
-}
+FIRST_STEP, LAST_STEP = 0.3, 0.004  # of the logarithm
+FEW_BITS = 0.25  # weight of a table of fp16 times, beside 1 of others: evidence of the same graphs again
+CARDS = ("rtx-3090", "rtx-4090", "a100-40", "a5000")
+Predict = Callable[[Sample], float]
 
 
-@cache
-def card_sizes(dataset: str, num_parts: int) -> tuple[int, int, int]:
-    """Features, classes and the mean number of halo nodes of a part."""
-    card = load_card(dataset)
-    return card.features, card.classes, card_volume(card.full, num_parts) // num_parts
+def predict(values: dict[str, float]) -> Predict:
+    """Seconds of samples with such constants."""
+    device = cache(lambda name, sigma: with_constants(known(name), values, sigma))
+    return lambda sample: sample_seconds(sample, device(sample.device, sample.sigma))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    dataset: str
-    num_vertices: int
-    num_edges: int
-    hidden: int
-    num_parts: int
-
-    def kernels(self, model: str, layer_type: int) -> Counter[Kernel]:
-        """What forward, recompute and backward of the layer launch, and how often."""
-        features, classes, halo = card_sizes(self.dataset, self.num_parts)
-        widths = {"f": features, "h": self.hidden, "c": classes}
-        launched: list[Kernel] = []
-        for op in LAYERS[model, layer_type]:
-            name, ends = op.split()
-            s = Shape(self.num_vertices, self.num_vertices + halo, self.num_edges, widths[ends[0]], widths[ends[1]])
-            cleared = elementwise(s.rows * s.wide, 1)
-            launched += [*FORWARD[name](s) * 2, *BACKWARD[name](s), *cleared]
-        return Counter(launched)
+known = cache(load_device)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One measured time; `fitted` tells the half it belongs to."""
+def with_constants(device: Device, values: dict[str, float], sigma: float) -> Device:
+    rates = {name: value for name, value in values.items() if name != "launch_us"} | {"degree_sigma": sigma}
+    efficiency = replace(device.efficiency, **rates)  # type: ignore[arg-type]
+    return replace(device, launch_s=values["launch_us"] / 1e6, efficiency=efficiency)
 
-    groups: tuple[str, ...]  # what it is reported under
-    fitted: bool
-    kernels: Counter[Kernel]
-    measured_s: float
 
-    def error(self, device: Device) -> float:
-        return total_seconds(self.kernels, device) / self.measured_s - 1
+def sample_seconds(sample: Sample, device: Device) -> float:
+    known_s = device.launch_s if sample.call_s is None else sample.call_s
+    return total_seconds(sample.kernels, replace(device, launch_s=known_s))
 
 
 def total_seconds(kernels: Counter[Kernel], device: Device) -> float:
     return sum(count * kernel_seconds(kernel, device) for kernel, count in kernels.items())
 
 
-def read_samples(path: Path) -> list[Sample]:
-    with path.open(newline="") as file:
-        return [sample for row in csv.DictReader(file) for sample in _samples(row)]
+def before(sample: Sample) -> float:
+    return former_seconds(sample.kernels, known(sample.device))
 
 
-def _samples(row: dict[str, str]) -> Iterable[Sample]:
-    chunk = Chunk(
-        dataset=row["dataset"],
-        num_vertices=round(float(row["vertices_k"]) * 1e3),
-        num_edges=round(float(row["edges_m"]) * 1e6),
-        hidden=int(row["hidden"]),
-        num_parts=int(row["n_chunks"]),
-    )
-    for layer_type in range(LAYER_TYPES):
-        yield Sample(
-            groups=(row["dataset"], row["model"], f"LT{layer_type}", f"width {chunk.hidden}", f"K={chunk.num_parts}"),
-            fitted=int(row["chunk"]) % 2 == 0,
-            kernels=chunk.kernels(row["model"], layer_type),
-            measured_s=float(row[f"LT{layer_type}_ms"]) * 1e-3,
-        )
+Alike = list[tuple[Sample, list[float], float]]  # a sample, the times of all alike, the weight of each
 
 
-Times = list[tuple[Counter[Kernel], list[float]]]  # per list of kernels what was measured; chunks of a size share it
-
-
-def times(samples: Iterable[Sample]) -> Times:
-    grouped: dict[frozenset[tuple[Kernel, int]], tuple[Counter[Kernel], list[float]]] = {}
+def alike(samples: Iterable[Sample]) -> Alike:
+    """Samples that ran the same together: tables weigh the same, however many times they have."""
+    samples = list(samples)
+    sizes = Counter(sample.table for sample in samples)
+    grouped: dict[object, tuple[Sample, list[float], float]] = {}
     for sample in samples:
-        key = frozenset(sample.kernels.items())
-        grouped.setdefault(key, (sample.kernels, []))[1].append(sample.measured_s)
+        key = (sample.table, sample.sigma, frozenset(sample.kernels.items()))
+        weight = (FEW_BITS if sample.table.endswith("fp16") else 1.0) / sizes[sample.table]
+        grouped.setdefault(key, (sample, [], weight))[1].append(sample.measured_s)
     return list(grouped.values())
 
 
-def loss(measured: Times, device: Device) -> float:
-    """Mean relative error; a time near the printed quantum counts less."""
-    weighed: list[float] = []
-    for kernels, times_s in measured:
-        predicted_s = total_seconds(kernels, device)
-        weighed += [abs(predicted_s - time_s) / (time_s + QUANTUM_S) for time_s in times_s]
-    return mean(weighed)
+def loss(measured: Alike, values: dict[str, float]) -> float:
+    """Mean relative error over tables; a time near the printed quantum counts less."""
+    seconds = predict(values)
+    total = 0.0
+    for sample, times_s, weight in measured:
+        predicted_s = seconds(sample)
+        total += weight * sum(abs(predicted_s - time_s) / (time_s + QUANTUM_S) for time_s in times_s)
+    return total
 
 
-# The fitted constants: where the search starts, the least and the most they may be. No kernel streams above 0.9 of the
-# peak, no cache is slower than memory.
-CONSTANTS = {
-    "launch_us": (10.0, 0.0, math.inf),
-    "flops": (0.5, 0.0, 1.0),
-    "stream": (0.8, 0.0, 0.9),
-    "spmm_hit": (4.0, 1.0, math.inf),
-}
-FIRST_STEP, LAST_STEP = 0.3, 0.004  # of the logarithm
-
-
-def with_constants(device: Device, values: dict[str, float]) -> Device:
-    rates = {name: value for name, value in values.items() if name != "launch_us"}
-    efficiency = replace(device.efficiency, **rates)  # type: ignore[arg-type]
-    return replace(device, launch_s=values["launch_us"] / 1e6, efficiency=efficiency)
-
-
-def fit(measured: Times, device: Device) -> dict[str, float]:
-    """Pattern search: the best of all neighbours a step away, in one or two constants, until the step is small."""
+def fit(measured: Alike) -> dict[str, float]:
+    """Pattern search: the best neighbour a step away, in one constant or else in two, until the step is small."""
     best = {name: start for name, (start, _, _) in CONSTANTS.items()}
-    best_loss = loss(measured, with_constants(device, best))
+    best_loss = loss(measured, best)
     step = FIRST_STEP
     while step > LAST_STEP:
-        found = [(loss(measured, with_constants(device, near)), near) for near in _neighbours(best, step)]
-        least, near = min(found, key=lambda item: item[0])
-        if least < best_loss:
-            best_loss, best = least, near
+        for near in (_neighbours(best, step), _neighbours(best, step, 2)):
+            least, values = min(((loss(measured, values), values) for values in near), key=lambda item: item[0])
+            if least < best_loss:
+                best_loss, best = least, values
+                break
         else:
             step /= 2
     return {name: float(f"{value:.2g}") for name, value in best.items()}
 
 
-def _neighbours(values: dict[str, float], step: float) -> Iterable[dict[str, float]]:
-    names = list(values)
-    for i, a in enumerate(names):
-        for b in names[i:]:
-            for up_a in (-step, step):
-                for up_b in (-step, step) if a != b else (0.0,):
-                    moved = values | {a: values[a] * math.exp(up_a)}
-                    moved |= {b: moved[b] * math.exp(up_b)}
-                    yield {name: _legal(name, value) for name, value in moved.items()}
+def _neighbours(values: dict[str, float], step: float, at_once: int = 1) -> Iterator[dict[str, float]]:
+    for names in combinations(values, at_once):
+        for ways in product((-step, step), repeat=at_once):
+            moved = {name: values[name] * math.exp(way) for name, way in zip(names, ways, strict=True)}
+            yield values | {name: _legal(name, value) for name, value in moved.items()}
 
 
 def _legal(name: str, value: float) -> float:
@@ -216,50 +118,65 @@ def _legal(name: str, value: float) -> float:
     return min(max(value, least), most)
 
 
-def constants_of(device: Device) -> dict[str, float]:
+def catalogue() -> dict[str, float]:
+    device = load_device("a5000")
     return {
         name: round(device.launch_s * 1e6, 6) if name == "launch_us" else getattr(device.efficiency, name)
         for name in CONSTANTS
     }
 
 
-def held_out(samples: list[Sample]) -> list[Sample]:
-    return [sample for sample in samples if not sample.fitted]
+def errors(samples: Iterable[Sample], seconds: Predict) -> list[float]:
+    return [seconds(sample) / sample.measured_s - 1 for sample in samples]
 
 
-def line(name: str, samples: list[Sample], device: Device) -> str:
-    errors = [sample.error(device) for sample in samples]
-    sizes = [abs(error) for error in errors]
-    p90 = quantiles(sizes, n=10)[-1]
-    return f"{name:10} {len(sizes):5} {median(sizes):8.1%} {p90:8.1%} {median(errors):+8.1%}"
+def line(name: str, samples: list[Sample], seconds: Predict) -> str:
+    was, now = ([abs(e) for e in errors(samples, rule)] for rule in (before, seconds))
+    p90 = quantiles(now, n=10)[-1] if len(now) > 1 else now[0]
+    lean = median(errors(samples, seconds))
+    return f"{name:28} {len(now):5} {median(was):8.1%} {median(now):8.1%} {p90:8.1%} {lean:+8.1%}"
 
 
-def report(samples: list[Sample], device: Device) -> None:
-    print(f"{'held out':10} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8}")
-    print(line("all", samples, device))
-    for group in sorted({group for sample in samples for group in sample.groups}):
-        print(line(group, [sample for sample in samples if group in sample.groups], device))
+def report(samples: list[Sample], seconds: Predict) -> None:
+    print(line("spmm, fp32", [s for s in samples if s.table.endswith("fp32")], seconds))
+    for table in dict.fromkeys(sample.table for sample in samples):
+        mine = [sample for sample in samples if sample.table == table]
+        print(line(table, mine, seconds))
+        groups = {group for sample in mine for group in sample.groups[1:]} if not table.endswith("fp16") else set()
+        for group in sorted(groups, key=lambda group: (len(group), group)) if len(groups) > 1 else ():
+            print(line(f"  {group}", [sample for sample in mine if group in sample.groups], seconds))
 
 
-def across_datasets(samples: list[Sample], device: Device) -> None:
-    """The harder split: fit on the other datasets, look at this one. Flickr alone says little of cache hits."""
-    for name in sorted({sample.groups[0] for sample in samples}):
-        others = [sample for sample in samples if sample.groups[0] != name]
-        fitted = with_constants(device, fit(times(others), device))
-        print(line(f"new {name}"[:10], [sample for sample in samples if sample.groups[0] == name], fitted))
+def across(samples: list[Sample], fitted: dict[str, float]) -> Predict:
+    """Seconds with constants from the half that a sample is not in; with `fitted` where nothing was fitted to it."""
+    rules: dict[int | None, Predict] = {
+        half: predict(fit(alike(s for s in samples if s.half == 1 - half))) for half in (0, 1)
+    }
+    rules[None] = predict(fitted)
+    return lambda sample: rules[sample.half](sample)
+
+
+def without(card: str, samples: list[Sample]) -> None:
+    """The harder split: constants from the other cards only."""
+    fitted = fit(alike(sample for sample in samples if sample.device != card))
+    left_out = [sample for sample in samples if sample.device == card]
+    for table in dict.fromkeys(sample.table for sample in left_out):
+        print(line(table, [sample for sample in left_out if sample.table == table], predict(fitted)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", type=Path, help="the CSV of chunk times")
-    samples = read_samples(parser.parse_args().table)
-    device = load_device("a5000")
-    fitted = fit(times(sample for sample in samples if sample.fitted), device)
-    same = fitted == constants_of(device)
+    parser.add_argument("shared", type=Path, help="the directory with kernels/ and published/")
+    samples = all_samples(parser.parse_args().shared)
+    used = [sample for sample in samples if sample.half is not None]
+    fitted = fit(alike(used))
     print("fitted   ", fitted)
-    print("catalogue", constants_of(device), "the same" if same else "DIFFERENT")
-    report(held_out(samples), with_constants(device, fitted))
-    across_datasets(samples, device)
+    print("catalogue", catalogue(), "the same" if fitted == catalogue() else "DIFFERENT")
+    print(f"\n{'half of the graphs left out':28} {'times':>5} {'before':>8} {'median':>8} {'p90':>8} {'lean':>8}")
+    report(samples, across(used, fitted))
+    print("\neach card left out")
+    for card in CARDS:
+        without(card, used)
 
 
 if __name__ == "__main__":

@@ -196,6 +196,7 @@ def _measured(profile: Profile, cluster: Cluster) -> Measured:
         turns=table.turns if _shares(cluster) else 1.0,
         crowd=_crowd(table.made.ranks, cluster),
         message_bytes=(0.0, inf) if messages is None else (messages.low_bytes, messages.high_bytes),
+        quick=table.made.quick,
         source=profile.source,
     )
 

@@ -15,13 +15,14 @@ from halocast.cli.options import Json, ProfileFile, ScenarioFile, Set, TraceFile
 from halocast.cli.output import note, print_json, require_trace, status, write_trace
 from halocast.cli.plan import plan_command
 from halocast.cli.published import published_command
-from halocast.cli.show import list_names, show_thing
+from halocast.cli.show import constants_table, list_names, show_thing
 from halocast.cli.sweep import sweep_command
 from halocast.cli.train import run_command
 from halocast.cli.validate import validate_command
 from halocast.cli.whatif import breakeven_command, whatif_command
 from halocast.reports.table import constants, size, text_table, used_of
 from halocast.sim.world import StoppedError
+from halocast.study.constants import list_constants
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict
 from halocast.study.scenario import load_scenario
@@ -70,7 +71,9 @@ def simulate(
     print(f"\nsizes: {prediction.workload.halo.source}; {_memory_verdict(prediction)}")
     basis = prediction.summary.basis
     assert basis is not None
-    print(f"links: {basis.links}; {constants(basis)}")
+    print(f"implementation: {basis.code}; links: {basis.links}; {constants(basis)}")
+    if (band := prediction.summary.known_band) is not None:
+        print(f"error band: holds eight of ten such epochs; {band.basis}")
     for line in basis.outside_range:
         note(f"warning: {line}")
 
@@ -88,10 +91,16 @@ def _memory_verdict(prediction: Prediction) -> str:
 
 @app.command("list")
 def list_things(
-    what: Annotated[str, typer.Argument(help="methods, clusters, devices, datasets, models or scenarios [all].")] = "",
+    what: Annotated[
+        str, typer.Argument(help="methods, clusters, devices, codes, datasets, models, scenarios or constants [all].")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """List what there is to choose from."""
+    """List what there is to choose from; constants with their provenance and the figures that chose them."""
+    if what == "constants":
+        constants = list_constants()
+        print_json([one.as_dict() for one in constants]) if json else print(constants_table(constants))
+        return
     listed = list_names(what)
     if json:
         print_json(listed)
@@ -102,7 +111,9 @@ def list_things(
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(help="cluster, device, dataset, job, scenario, schedule, staleness, memory.")],
+    what: Annotated[
+        str, typer.Argument(help="cluster, device, code, dataset, job, scenario, schedule, staleness, memory.")
+    ],
     name: Annotated[
         str | None, typer.Argument(help="Which one: a name, a job's directory, or a scenario file [demo].")
     ] = None,
@@ -110,7 +121,7 @@ def show(
     figure: Annotated[Path | None, typer.Option(help="Also draw a cluster: .png or .svg.")] = None,
 ) -> None:
     """Show one thing in full: a description, or what a scenario turns into."""
-    if what in ("cluster", "device", "dataset", "job") and name is None:
+    if what in ("cluster", "device", "code", "dataset", "job") and name is None:
         raise InputError(f"show {what}: which one? (see halocast list {what}s)")
     print(show_thing(what, name, overrides or [], figure))
 

@@ -11,7 +11,7 @@ from halocast.cli.options import Json, ProfileFile, ScenarioFile, Set, StandIn, 
 from halocast.cli.output import Say, columns, note, print_json, status
 from halocast.reports.table import filled, text_table
 from halocast.reports.to_target import target_columns
-from halocast.study.accuracy import SEEDS, TARGET, Accuracy
+from halocast.study.asked_accuracy import SEEDS, TARGET, Accuracy
 from halocast.study.calibrate import machine_profile
 from halocast.study.compare import MethodComparison, compare
 from halocast.study.scenario import load_scenario

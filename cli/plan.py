@@ -17,8 +17,7 @@ from halocast.cli.output import columns, note, print_json
 from halocast.cli.planned import APPROXIMATE, EXACT, PlanView, lists, plan_text
 from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.figures import TradeOff, draw_front, require_figure
-from halocast.study.accuracy import Accuracy
-from halocast.study.bands import Band, read_bands
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.choices import AIMS, Aim, Choice, Goal, RankedPlan, pareto
 from halocast.study.plan import Tell, plan
 from halocast.study.scenario import load_scenario
@@ -69,12 +68,11 @@ def plan_command(
             train=train,
             tell=tell,
         )
-    bands = read_bands()
     if json:
-        print_json(as_json(ranked, bands))
+        print_json(as_json(ranked))
     else:
         view = PlanView(asked=_asked(scenario, overrides), top=top, pareto=pareto, width=columns())
-        print(plan_text(ranked, bands, view))
+        print(plan_text(ranked, view))
     if figure is not None:
         _draw(ranked, figure)
 
@@ -104,14 +102,14 @@ def _silently(tell: Tell) -> Callable[[str, int, int], None]:
     return lambda what, done, of: tell(what, done, of, "")
 
 
-def as_json(plan: RankedPlan, bands: Sequence[Band]) -> dict[str, Any]:
+def as_json(plan: RankedPlan) -> dict[str, Any]:
     return {
         "aim": str(plan.goal.aim),
         "ranks": AIMS[plan.goal.aim],
         "target": None if plan.target is None else asdict(plan.target),
         "reached": [choice.candidate.label for choice in plan.reached],
-        "exact": [_as_dict(choice, bands) for choice in plan.exact],
-        "approximate": [_as_dict(choice, bands) for choice in plan.approximate],
+        "exact": [_as_dict(choice) for choice in plan.exact],
+        "approximate": [_as_dict(choice) for choice in plan.approximate],
         "one_gpu": plan.single.candidate.label if plan.single else None,
         "front": {name: [choice.candidate.label for choice in pareto(choices)] for name, choices in lists(plan)},
         "dropped": [{"label": candidate.label, "reason": reason} for candidate, reason in plan.dropped],
@@ -119,15 +117,15 @@ def as_json(plan: RankedPlan, bands: Sequence[Band]) -> dict[str, Any]:
     }
 
 
-def _as_dict(choice: Choice, bands: Sequence[Band]) -> dict[str, Any]:
-    band, candidate = choice.band(bands), choice.candidate
-    low, high = band.around(choice.epoch_s) if band else (None, None)
+def _as_dict(choice: Choice) -> dict[str, Any]:
+    band, candidate = choice.predicted.known_band, choice.candidate
     return {
         "label": candidate.label,
         "options": dict(candidate.options),
         "partitioner": candidate.partitioner,
-        "likely_low_s": low,
-        "likely_high_s": high,
+        "likely_low_s": band.low_s if band else None,
+        "likely_high_s": band.high_s if band else None,
+        "likely_from": band.basis if band else None,
         "sure": str(choice.sure),
         "headroom_bytes": choice.headroom_bytes,
         "ages": choice.ages,

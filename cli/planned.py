@@ -12,7 +12,6 @@ from types import MappingProxyType
 
 from halocast.reports.converge.words import dollars, duration, plus_minus
 from halocast.reports.table import age_range, filled, fitted, seconds, size
-from halocast.study.bands import Band
 from halocast.study.candidates import Candidate
 from halocast.study.choices import Aim, Choice, RankedPlan, best_of_groups, pareto
 from halocast.study.plan import SAME
@@ -51,20 +50,20 @@ class PlanView:
     width: int  # letters of a line
 
 
-def plan_text(plan: RankedPlan, bands: Sequence[Band], view: PlanView) -> str:
+def plan_text(plan: RankedPlan, view: PlanView) -> str:
     """The answer, the best of every method and cluster, what was dropped and not tried, what figures do not say."""
-    lines = [filled(line, view.width, INDENT) for line in answers(plan, bands, view)]
+    lines = [filled(line, view.width, INDENT) for line in answers(plan, view)]
     if plan.reached:
         best = best_of_groups(plan.reached)
-        lines += ["", filled(REACHED, view.width), *_listed(best, bands, view, TO_TARGET)]
+        lines += ["", filled(REACHED, view.width), *_listed(best, view, TO_TARGET)]
     for name, choices in lists(plan):
         rest = [choice for choice in choices if choice.epochs is None]
         if rest:
             title = f"{TITLES[name]}{UNKNOWN if plan.reached else ''}:"
-            lines += ["", filled(title, view.width), *_listed(best_of_groups(rest), bands, view, COLUMNS)]
+            lines += ["", filled(title, view.width), *_listed(best_of_groups(rest), view, COLUMNS)]
     for name, choices in lists(plan) if view.pareto else ():
         columns = TO_TARGET if plan.reached else COLUMNS
-        front = _table(pareto(choices), bands, view.width, columns)
+        front = _table(pareto(choices), view.width, columns)
         lines += ["", f"Best trade-offs of time and price, {name}:", front]
     return "\n".join([*lines, "", *_remarks(plan, view.width)])
 
@@ -74,14 +73,14 @@ def lists(plan: RankedPlan) -> Iterator[tuple[str, Sequence[Choice]]]:
     yield from ((name, some) for name, some in ((EXACT, plan.exact), (APPROXIMATE, plan.approximate)) if some)
 
 
-def answers(plan: RankedPlan, bands: Sequence[Band], view: PlanView) -> Iterator[str]:
+def answers(plan: RankedPlan, view: PlanView) -> Iterator[str]:
     """What is ranked, the best of each list, and whether one GPU is enough."""
     yield from _ranked(plan, view)
     exact, approximate = plan.best_exact, plan.best_approximate
-    yield f"Best exact: {_told(exact, bands)}." if exact else "Best exact: none that is legal and fits."
+    yield f"Best exact: {_told(exact)}." if exact else "Best exact: none that is legal and fits."
     if approximate is not None:
         how = "by epoch alone" if approximate.epochs is None else "at the same accuracy"
-        yield f"Best approximate, {how}: {_told(approximate, bands)}; {_does(approximate)}."
+        yield f"Best approximate, {how}: {_told(approximate)}; {_does(approximate)}."
     yield _one_gpu(plan)
 
 
@@ -101,11 +100,11 @@ def _ranked(plan: RankedPlan, view: PlanView) -> Iterator[str]:
             yield f"Scores are of {target.trained}, which stands in for {target.timed}: none is one of {target.timed}."
 
 
-def _told(choice: Choice, bands: Sequence[Band]) -> str:
+def _told(choice: Choice) -> str:
     if choice.epochs is not None:
         return f"{choice.candidate.label}: {_to_target(choice)}"
     price = f", {_price(choice)}" if choice.price is not None else ""
-    return f"{choice.candidate.label}: {seconds(choice.epoch_s)} an epoch (likely {_likely(choice, bands)}){price}"
+    return f"{choice.candidate.label}: {seconds(choice.epoch_s)} an epoch (likely {_likely(choice)}){price}"
 
 
 def _to_target(choice: Choice) -> str:
@@ -156,10 +155,8 @@ def _without_one(plan: RankedPlan) -> str:
     return f"is not enough: {reasons[0]}" if reasons else "is none of the choices ([plan] gpus)"
 
 
-def _listed(
-    best: Sequence[Choice], bands: Sequence[Band], view: PlanView, columns: "Sequence[_Column]"
-) -> Iterator[str]:
-    yield _table(best[: view.top], bands, view.width, columns)
+def _listed(best: Sequence[Choice], view: PlanView, columns: "Sequence[_Column]") -> Iterator[str]:
+    yield _table(best[: view.top], view.width, columns)
     if len(best) > view.top:
         yield f"... and {len(best) - view.top} more (--top)"
 
@@ -170,43 +167,43 @@ class _Column:
 
     name: str
     rank: int
-    cell: Callable[[Choice, Sequence[Band]], str]
+    cell: Callable[[Choice], str]
 
 
 PLACE = (
-    _Column(name="method", rank=0, cell=lambda choice, bands: choice.candidate.method),
-    _Column(name="options", rank=0, cell=lambda choice, bands: choice.candidate.chosen or "-"),
-    _Column(name="GPUs", rank=0, cell=lambda choice, bands: str(choice.gpus)),
-    _Column(name="on", rank=0, cell=lambda choice, bands: Path(choice.candidate.cluster).stem),
+    _Column(name="method", rank=0, cell=lambda choice: choice.candidate.method),
+    _Column(name="options", rank=0, cell=lambda choice: choice.candidate.chosen or "-"),
+    _Column(name="GPUs", rank=0, cell=lambda choice: str(choice.gpus)),
+    _Column(name="on", rank=0, cell=lambda choice: Path(choice.candidate.cluster).stem),
 )
-STALE = _Column(name="stale", rank=2, cell=lambda choice, bands: "-" if choice.exact else age_range(choice.ages))
-SURE = _Column(name="sure", rank=6, cell=lambda choice, bands: str(choice.sure))
+STALE = _Column(name="stale", rank=2, cell=lambda choice: "-" if choice.exact else age_range(choice.ages))
+SURE = _Column(name="sure", rank=6, cell=lambda choice: str(choice.sure))
 COLUMNS = (
     *PLACE,
-    _Column(name="epoch", rank=0, cell=lambda choice, bands: seconds(choice.epoch_s)),
-    _Column(name="likely", rank=4, cell=lambda choice, bands: _likely(choice, bands)),
-    _Column(name="exposed", rank=5, cell=lambda choice, bands: seconds(choice.predicted.exposed_comm_s)),
-    _Column(name="head-room", rank=3, cell=lambda choice, bands: size(choice.headroom_bytes)),
-    _Column(name="price/epoch", rank=1, cell=lambda choice, bands: _price(choice)),
-    _Column(name="kind", rank=1, cell=lambda choice, bands: "-" if choice.exact else str(choice.approximation)),
+    _Column(name="epoch", rank=0, cell=lambda choice: seconds(choice.epoch_s)),
+    _Column(name="likely", rank=4, cell=lambda choice: _likely(choice)),
+    _Column(name="exposed", rank=5, cell=lambda choice: seconds(choice.predicted.exposed_comm_s)),
+    _Column(name="head-room", rank=3, cell=lambda choice: size(choice.headroom_bytes)),
+    _Column(name="price/epoch", rank=1, cell=lambda choice: _price(choice)),
+    _Column(name="kind", rank=1, cell=lambda choice: "-" if choice.exact else str(choice.approximation)),
     STALE,
     SURE,
 )
 TO_TARGET = (
     *PLACE,
-    _Column(name="kind", rank=0, cell=lambda choice, bands: str(choice.approximation)),
-    _Column(name="time", rank=0, cell=lambda choice, bands: duration(choice.time_s)),
-    _Column(name="epochs", rank=2, cell=lambda choice, bands: f"{choice.epochs:.0f}"),
-    _Column(name="epoch", rank=3, cell=lambda choice, bands: seconds(choice.epoch_s)),
-    _Column(name="cost", rank=1, cell=lambda choice, bands: dollars(choice.cost)),
-    _Column(name="test", rank=1, cell=lambda choice, bands: _test(choice)),
+    _Column(name="kind", rank=0, cell=lambda choice: str(choice.approximation)),
+    _Column(name="time", rank=0, cell=lambda choice: duration(choice.time_s)),
+    _Column(name="epochs", rank=2, cell=lambda choice: f"{choice.epochs:.0f}"),
+    _Column(name="epoch", rank=3, cell=lambda choice: seconds(choice.epoch_s)),
+    _Column(name="cost", rank=1, cell=lambda choice: dollars(choice.cost)),
+    _Column(name="test", rank=1, cell=lambda choice: _test(choice)),
     STALE,
     SURE,
 )
 
 
-def _table(choices: Sequence[Choice], bands: Sequence[Band], width: int, columns: Sequence[_Column]) -> str:
-    rows = [[str(k), *(column.cell(choice, bands) for column in columns)] for k, choice in enumerate(choices, 1)]
+def _table(choices: Sequence[Choice], width: int, columns: Sequence[_Column]) -> str:
+    rows = [[str(k), *(column.cell(choice) for column in columns)] for k, choice in enumerate(choices, 1)]
     return fitted([["", *(c.name for c in columns)], *rows], [0, *(c.rank for c in columns)], width)
 
 
@@ -216,12 +213,9 @@ def _test(choice: Choice) -> str:
     return plus_minus(test.mean, test.std) if test else "-"
 
 
-def _likely(choice: Choice, bands: Sequence[Band]) -> str:
-    band = choice.band(bands)
-    if band is None:
-        return "not known"
-    low, high = band.around(choice.epoch_s)
-    return f"{seconds(low)} to {seconds(high)}"
+def _likely(choice: Choice) -> str:
+    band = choice.predicted.known_band
+    return "not known" if band is None else f"{seconds(band.low_s)} to {seconds(band.high_s)}"
 
 
 def _price(choice: Choice) -> str:

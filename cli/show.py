@@ -1,6 +1,6 @@
 """`list` and `show`: the catalogues, and what a scenario turns into."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -12,18 +12,23 @@ from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster, list_clusters, list_devices, load_cluster, load_device
 from halocast.cluster.drawing import draw_text
 from halocast.cluster.figure import draw_figure
+from halocast.codes.catalogue import list_codes, load_code
 from halocast.graph.card import card_names, load_card
 from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
 from halocast.reports.summary import staleness_table
-from halocast.reports.table import size, text_table
+from halocast.reports.table import aligned, size, text_table
 from halocast.schedule.text import format_schedule
+from halocast.sim.lower import lower
 from halocast.sim.memory import device_memory, pinned_bytes
+from halocast.study.constants import Constant, Origin, first_sentence, found_constants
 from halocast.study.pipelines import settled
-from halocast.study.predict import scenario_cluster
+from halocast.study.predict import scenario_cluster, scenario_code
 from halocast.study.run import summarise_job
 from halocast.study.scenario import format_scenario, load_scenario
 from halocast.study.workload import Workload, prepare
+
+MOST_VALUES = 4  # of a constant, in a line
 
 
 def _scenarios() -> list[str]:
@@ -37,7 +42,9 @@ _LISTS: MappingProxyType[str, Callable[[], list[str]]] = MappingProxyType(
         "datasets": lambda: list(card_names()),
         "clusters": lambda: list(list_clusters()),
         "devices": lambda: list(list_devices()),
+        "codes": lambda: list(list_codes()),
         "scenarios": _scenarios,
+        "constants": lambda: sorted({one.name for one in found_constants()}),
     }
 )
 
@@ -46,6 +53,19 @@ def list_names(what: str) -> dict[str, list[str]]:
     if what and what not in _LISTS:
         raise unknown("list", what, _LISTS)
     return {kind: names() for kind, names in _LISTS.items() if what in ("", kind)}
+
+
+def constants_table(constants: Sequence[Constant]) -> str:
+    """A line per constant: its values, where it comes from, and the measured figures that chose it."""
+    lines = [("constant", "values", "files", "origin", "fitted on", "provenance")]
+    for one in constants:
+        values = ", ".join(one.values[:MOST_VALUES]) + (", …" if len(one.values) > MOST_VALUES else "")
+        fitted = str(one.num_fitted) if one.num_fitted else "-"
+        lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
+    chosen = [one for one in constants if one.origin is Origin.FITTED]
+    num_values = sum(len(one.values) for one in chosen)
+    said = f"{len(constants)} constants; {len(chosen)} of them were fitted ({num_values} values)."
+    return f"{aligned(lines)}\n\n{said}"
 
 
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:
@@ -81,6 +101,9 @@ def describe(thing: Any, indent: str = "") -> str:
         value = getattr(thing, f.name)
         if is_dataclass(value):
             lines += [f"{indent}{f.name}:", describe(value, indent + "  ")]
+        elif isinstance(value, dict) and any(map(is_dataclass, value.values())):
+            lines.append(f"{indent}{f.name}:")
+            lines += [f"{indent}  {key}:\n{describe(item, indent + '    ')}" for key, item in value.items()]
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
             counts = {one.name: sum(other == one for other in value) for one in value}
             lines.append(f"{indent}{f.name}: {', '.join(f'{count} × {name}' for name, count in counts.items())}")
@@ -109,10 +132,11 @@ def _staleness(workload: Workload) -> str:
 
 
 def _memory(workload: Workload) -> str:
-    schedule, cluster = workload.schedule, scenario_cluster(workload.scenario)
+    cluster, code = scenario_cluster(workload.scenario), scenario_code(workload.scenario)
+    schedule = lower(workload.schedule, code, workload.spec)
     lines = []
     for rank in range(schedule.num_ranks):
-        memory = device_memory(schedule, cluster, rank)
+        memory = device_memory(schedule, cluster, rank, code)
         largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in memory.contributors[:6])
         used, have = size(memory.total_bytes), size(memory.capacity_bytes)
         fits = "fits" if memory.fits else "DOES NOT FIT"
@@ -122,7 +146,7 @@ def _memory(workload: Workload) -> str:
 
 
 _CATALOGUE: MappingProxyType[str, Callable[[str], Any]] = MappingProxyType(
-    {"device": load_device, "dataset": load_card}
+    {"device": load_device, "dataset": load_card, "code": load_code}
 )
 _WORKLOAD: MappingProxyType[str, Callable[[Workload], str]] = MappingProxyType(
     {

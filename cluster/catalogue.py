@@ -10,7 +10,6 @@ from typing import Any
 from halocast.base.errors import InputError, MachineError, unknown
 from halocast.base.records import Checked, Count, read_toml, record, require
 from halocast.cluster.machine import (
-    AllToAll,
     Cluster,
     Device,
     Efficiency,
@@ -31,7 +30,6 @@ from halocast.cluster.machine import (
 from halocast.cluster.topology import require_reachable
 
 __all__ = [
-    "AllToAll",
     "Cluster",
     "Device",
     "Efficiency",

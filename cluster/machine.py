@@ -66,21 +66,23 @@ class Summing(StrEnum):
     AUTO = "auto"  # whichever is sooner for a payload, as the library chooses
 
 
-class AllToAll(StrEnum):
-    GROUPED = "grouped"  # to all peers at once
-    ROUNDS = "rounds"  # round k to the k-th next rank and from the k-th before; the next one when both are done
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency(Checked):
     """Shares of a device's peaks that kernels reach; one set for the whole catalogue."""
 
     flops: Share
+    flops_shared: Share  # where half of the multiply-adds share their unit with integers
+    matrix: Share  # of the units for tf32 and bfloat16
     gemm_tile: Count
     stream: Share
     gather: Share
-    spmm_hit: Factor  # a cache is no slower than memory
-    spmm_skew: Positive
+    degree_sigma: NotNegative  # of ln(degree), of graphs that do not say
+    spmm_columns: Count
+    spmm_entry_clocks: NotNegative
+    spmm_row_clocks: NotNegative
+    spmm_store: Share
+    spmm_skew: NotNegative
+    spmm_blend: Factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,10 @@ class Device(Checked):
     cache_bytes: Bytes
     launch_s: Seconds
     efficiency: Efficiency
+    cache_bytes_per_s: ByteRate | None = None  # none: no faster than memory
+    fmas_per_clock: Count | None = None  # fp32 multiply-adds of a compute unit; none: units are not told apart
+    fmas_shared: bool = False  # half of them with integers: products reach less of the peak
+    matrix_share: Share | None = None  # of the rates below that products reach; none: that of the catalogue
     pcie_generation: int | None = None  # of its slot; none for a CPU core
     pcie_lanes: Count | None = None
     tf32_flops_per_s: FlopRate | None = None  # of matrix products; none: no faster than fp32
@@ -118,14 +124,27 @@ class Device(Checked):
             return None
         return self.pcie_lanes * PCIE_LANE_BYTES_PER_S[self.pcie_generation]
 
+    @property
+    def cache_rate(self) -> float:
+        """Bytes per second from the cache; no slower than memory."""
+        return max(self.cache_bytes_per_s or 0.0, self.memory_bytes_per_s)
+
+    @property
+    def unit_clocks_per_s(self) -> float | None:
+        """Clocks per second of all compute units together."""
+        return None if self.fmas_per_clock is None else self.fp32_flops_per_s / (2 * self.fmas_per_clock)
+
     def flops_per_s(self, numbers: Numbers) -> float:
         """The peak of matrix products of such numbers; without a rate for tf32 or bfloat16, that of float32 ones."""
-        rates = {
-            Numbers.FLOAT64: self.fp64_flops_per_s,
-            Numbers.TF32: self.tf32_flops_per_s,
-            Numbers.BFLOAT16: self.bf16_flops_per_s,
-        }
-        return rates.get(numbers) or self.fp32_flops_per_s
+        if numbers is Numbers.FLOAT64:
+            return self.fp64_flops_per_s
+        return self.matrix_flops_per_s(numbers) or self.fp32_flops_per_s
+
+    def matrix_flops_per_s(self, numbers: Numbers) -> float | None:
+        """The peak of the units for matrix products of few bits; none without them."""
+        if numbers is Numbers.TF32:
+            return self.tf32_flops_per_s
+        return self.bf16_flops_per_s if numbers is Numbers.BFLOAT16 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +193,13 @@ class Nic(Link):
     """The port of a host, or of each of its devices, to the network; the latency is from end to end."""
 
     per: Per = Per.HOST
+    shared: bool = False  # both directions pass one path, of that rate together
     payload: Share = 1.0  # of the rate, what headers of packets leave
     burst_s: Seconds = 0.0  # of a rate limiter: so much of its rate passes at once after a pause
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        require(not (self.shared and self.per is Per.DEVICE), "shared = true: of a port per host, not per device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,11 +229,9 @@ class Gloo(Checked):
     """Bytes staged through host memory and carried by TCP."""
 
     rendezvous: ClassVar[bool] = False  # receives are posted ahead, so bytes leave at once
-    exchange: ClassVar[AllToAll] = AllToAll.GROUPED
     stream_bytes_per_s: ByteRate  # of one TCP stream: each pair of ranks has one
     host_bytes_per_s: ByteRate  # of all streams of a host together
     latency_s: Seconds
-    exchange_s: Seconds = 0.0  # before the first byte of a rank's sends: waking threads, pinning, synchronising
     rank_bytes_per_s: ByteRate | None = None  # of all streams of one rank, in and out: one thread serves them
     streams: Streams = Streams.MESSAGE
     chunk_bytes: Bytes | None = None  # a message is copied, sent and copied up in pieces of this size; none: as a whole
@@ -228,10 +250,10 @@ class Nccl(Checked):
     core_s_per_message: ClassVar[float] = 0.0  # kernels of the device copy
     core_s_per_step: ClassVar[float] = 0.0
     efficiency: Share  # of a link's rate, what payload gets
-    latency_s: Seconds
+    latency_s: Seconds  # of a message, and of a collective's first step: a kernel is launched at either end
+    step_s: Seconds | None = None  # of every further step of a collective; none: as the first
     remote_bytes_per_s: ByteRate | None = None  # of one flow to another host, where that is below what the links allow
     allreduce: Summing = Summing.AUTO
-    exchange: AllToAll = AllToAll.GROUPED
     compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move
     transfer_slowdown: Factor = 1.0  # of a rank's bytes while its kernels run
 

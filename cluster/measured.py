@@ -143,6 +143,7 @@ class Measured:
     turns: float = 1.0  # times as long on a core that several ranks take turns on, beside their turns themselves
     speed: float = 1.0  # times as fast as measured
     message_bytes: tuple[float, float] = (0.0, inf)  # the smallest and the largest message that were measured
+    quick: bool = False  # from fewer and smaller points
     source: str = ""  # the profile: its file, date and host
 
     def fit(self, kind: str) -> Fit | None:

@@ -1,5 +1,6 @@
 """The sizes of a partition that methods and the simulator need, without the graph itself."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,6 +137,7 @@ class Halo:
     num_classes: int
     source: str  # "partition" or "from card"
     row_edges: tuple[RowEdges, ...] = ()  # of every part; only sampling needs them
+    degree_sigma: float | None = None  # standard deviation of ln(degree) of the graph
     num_halo: Ints = field(init=False)  # halo nodes of every part: the column sums
 
     def __post_init__(self) -> None:
@@ -212,7 +214,18 @@ def from_assignment(graph: Graph, assignment: Assignment) -> Halo:
         num_classes=graph.num_classes,
         source="partition",
         row_edges=tuple(PartEdges(partial(part_of, graph, border, degrees, rank)) for rank in range(k)),
+        degree_sigma=degree_sigma(graph),
     )
+
+
+def degree_sigma(graph: Graph) -> float:
+    """The standard deviation of ln(degree), of the lognormal law whose degrees vary as much as the graph's.
+
+    By their coefficient of variation and not by their logarithms: few large degrees are what sparse products feel.
+    """
+    degrees = graph.out_degree
+    mean = float(degrees.mean())
+    return math.sqrt(math.log1p(float(degrees.var()) / mean**2)) if mean else 0.0
 
 
 def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int = 0, inductive: bool = False) -> Halo:
@@ -241,6 +254,7 @@ def from_card(card: Card, num_parts: int, partitioner: str = "metis", seed: int 
         num_features=card.features,
         num_classes=card.classes,
         source="from card",
+        degree_sigma=graph.degree_sigma,
         row_edges=tuple(
             LikelyEdges(law=law, num_inner=own, most=most)
             for own, most in zip(inner.tolist(), (edges - inner).tolist(), strict=True)

@@ -99,4 +99,5 @@ def assemble(
         buffers=(*shared, *(buffer for epoch in epochs for buffer in epoch.buffers())),
         ops=tuple(op for epoch in epochs for op in epoch.ops()),
         meta=meta,
+        degree_sigma=epochs[0].part.halo.degree_sigma,
     )

@@ -148,3 +148,12 @@ class ModelSpec:
             return wide * wide + norm + (wide * out + out if layer == self.layers - 1 else 0)
         matrices = 2 if self.kind is ModelKind.SAGE and not self.is_linear(layer) else 1
         return matrices * (wide * out + out) + norm
+
+    def layer_tensors(self, layer: int) -> int:
+        """Tensors of weights: a matrix and a bias per product, two of a normalisation, four of an attention."""
+        norm = 2 if self.norm is Norm.LAYER and layer < self.layers - 1 else 0
+        if self.attends(layer):
+            return 4 + norm
+        if self.mixes_first(layer):
+            return 1 + norm + (2 if layer == self.layers - 1 else 0)
+        return 2 * (2 if self.kind is ModelKind.SAGE and not self.is_linear(layer) else 1) + norm

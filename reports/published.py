@@ -1,32 +1,17 @@
-"""Predicted against published figures: errors by source and method, the order of methods, and the report of it."""
+"""Predicted against published figures: errors by source and method, and the order of methods."""
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from halocast.base.files import whole_directory
-from halocast.reports.figures import Bars, Dot, draw_errors
-from halocast.reports.page.place import require_report_place
-from halocast.reports.published_scores import (
-    UNITS,
-    ScoreResult,
-    not_compared,
-    score_cells,
-    score_verdict,
-    stand_in_lines,
-)
-from halocast.reports.table import aligned, csv_table, markdown_rows
+from halocast.reports.table import aligned
 
 ORDERED = ("epoch_s", "throughput", "speedup")  # metrics that put methods in order
 CLOSE = 0.1  # published figures that differ by less hardly show an order
 ERRORS_HEAD = ("source", "method", "metric", "rows", "median", "mean", "lean")
-ROWS_HEAD = ("row", "metric", "predicted", "published", "error", "provenance")
-AIMED = 0.2  # the median absolute error of epochs that we aim at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +26,10 @@ class PublishedResult:
     ignored: tuple[str, ...] = ()  # params that say nothing to us
     workload: str = ""  # equal for rows that differ in the method only
     setting: str = ""  # equal for rows of one scenario
+    facts: Mapping[str, str] = field(default_factory=dict)  # what the error may depend on: code, device, ...
+    in_sample: bool = False  # a constant was chosen from its run
+    band: tuple[float, float] | None = None  # of an epoch, in the row's unit
+    out_of_memory: bool | None = None  # the verdict of the prediction
 
     @property
     def error(self) -> float | None:
@@ -49,9 +38,16 @@ class PublishedResult:
             return None
         return self.predicted / self.published - 1
 
+    @property
+    def off_s(self) -> float:
+        """By how much the prediction is off, in the row's unit."""
+        assert self.predicted is not None
+        return self.predicted - (self.published or 0.0)
+
     def as_dict(self) -> dict[str, Any]:
-        ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason}
-        return {**self.row, **ours, "how": self.how, "ignored": " ".join(self.ignored)}
+        ours = {"predicted": self.predicted, "error": self.error, "reason": self.reason, "in_sample": self.in_sample}
+        ours |= {"low": self.band[0] if self.band else None, "high": self.band[1] if self.band else None}
+        return {**self.row, **ours, "facts": dict(self.facts), "how": self.how, "ignored": " ".join(self.ignored)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +94,12 @@ def _pairs(metric: str, settings: Iterable[list[PublishedResult]]) -> Iterator[P
 def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     """Errors in all, by metric, and by source, method and metric; the order of methods; what was not predicted."""
     compared = pairs(results)
-    epochs = _errors(result for result in results if result.row["metric"] == "epoch_s")
+    epochs = errors_of(result for result in results if result.row["metric"] == "epoch_s")
     return {
         "rows": len(results),
         "predicted": sum(result.predicted is not None for result in results),
         "epoch_s": epochs,
-        "order": _order(compared) | {"clear": _order([pair for pair in compared if pair.clear])},
+        "order": order_of(compared) | {"clear": order_of([pair for pair in compared if pair.clear])},
         "wrong_order": [_describe(pair) for pair in compared if not pair.right],
         "by_metric": _grouped(results, ("metric",)),
         "by_source": _grouped(results, ("source", "method", "metric")),
@@ -111,7 +107,7 @@ def summarise_published(results: Sequence[PublishedResult]) -> dict[str, Any]:
     }
 
 
-def _order(compared: Sequence[Pair]) -> dict[str, Any]:
+def order_of(compared: Sequence[Pair]) -> dict[str, Any]:
     right = sum(pair.right for pair in compared)
     return {"pairs": len(compared), "right": right, "share": right / len(compared) if compared else None}
 
@@ -128,10 +124,10 @@ def _grouped(results: Sequence[PublishedResult], names: tuple[str, ...]) -> list
     for result in results:
         if result.error is not None:
             groups[tuple(result.row[name] for name in names)].append(result)
-    return [{**dict(zip(names, key, strict=True)), **_errors(group)} for key, group in sorted(groups.items())]
+    return [{**dict(zip(names, key, strict=True)), **errors_of(group)} for key, group in sorted(groups.items())]
 
 
-def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
+def errors_of(results: Iterable[PublishedResult]) -> dict[str, Any]:
     """The number of rows with an error, and its size; the sign of the median tells which way they lean."""
     errors = [result.error for result in results if result.error is not None]
     sizes = [abs(error) for error in errors]
@@ -142,12 +138,12 @@ def _errors(results: Iterable[PublishedResult]) -> dict[str, Any]:
 
 def text_summary(summary: dict[str, Any]) -> str:
     """Errors by source, method and metric for a terminal, then what they come to."""
-    cells = [[row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]]
-    cells += [["all", "all", row["metric"], *_shown(row)] for row in summary["by_metric"]]
+    cells = [[row["source"], row["method"], row["metric"], *shown_errors(row)] for row in summary["by_source"]]
+    cells += [["all", "all", row["metric"], *shown_errors(row)] for row in summary["by_metric"]]
     return "\n".join([aligned([ERRORS_HEAD, *cells]), "", *verdict(summary)])
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
+def shown_errors(row: dict[str, Any]) -> list[str]:
     return [str(row["num"]), f"{row['median']:.0%}", f"{row['mean']:.0%}", f"{row['lean']:+.0%}"]
 
 
@@ -165,99 +161,3 @@ def verdict(summary: dict[str, Any]) -> list[str]:
             f"in {clear['right']} of the {clear['pairs']} whose published figures differ by more than {CLOSE:.0%}."
         )
     return said
-
-
-def write_published(
-    path: Path, results: Sequence[PublishedResult], scores: Sequence[ScoreResult], summary: dict[str, Any]
-) -> None:
-    """Write the report directory, whole or not at all: report.md, a figure, results as CSV and JSON, scores as CSV."""
-    require_report_place(path)
-    rows, score_rows = [result.as_dict() for result in results], [score.as_dict() for score in scores]
-    texts = {
-        "results.csv": csv_table(rows),
-        "scores.csv": csv_table(score_rows),
-        "results.json": json.dumps({"rows": rows, "scores": score_rows, "summary": summary}, indent=1),
-        "report.md": _markdown(results, summary) + _markdown_scores(scores, summary["scores"]),
-    }
-    with whole_directory(path) as directory:
-        for name, text in texts.items():
-            (directory / name).write_text(text, encoding="utf-8")
-        draw_published(directory / "published.svg", results, summary)
-
-
-def _markdown(results: Sequence[PublishedResult], summary: dict[str, Any]) -> str:
-    said = [result for result in results if result.predicted is not None]
-    wrong = [
-        f"- {row['source']}, {row['dataset']}, {row['model']}, {row['testbed']} ×{row['gpus']}, {row['metric']}: "
-        + " before ".join(row["methods"])
-        for row in summary["wrong_order"]
-    ]
-    errors = [[row["source"], row["method"], row["metric"], *_shown(row)] for row in summary["by_source"]]
-    return "\n".join(
-        [
-            "# Predicted and published figures",
-            "",
-            " ".join(verdict(summary)),
-            "",
-            "![Predicted over published epochs](published.svg)",
-            "",
-            "## Errors",
-            "",
-            markdown_rows([ERRORS_HEAD, *errors]),
-            "",
-            "Absolute errors relative to the published figure; `lean` is the median with its sign.",
-            "",
-            "## Pairs of methods in the wrong order",
-            "",
-            *(wrong or ["None."]),
-            "",
-            "## Rows",
-            "",
-            markdown_rows([ROWS_HEAD, *map(_row_cells, said)]),
-            "",
-            "## Not predicted",
-            "",
-            markdown_rows([("rows", "reason"), *([str(num), why] for why, num in summary["not_predicted"].items())]),
-            "",
-        ]
-    )
-
-
-def _markdown_scores(scores: Sequence[ScoreResult], summary: dict[str, Any]) -> str:
-    if not scores:
-        return ""
-    return "\n".join(
-        [
-            "\n## Scores",
-            "",
-            score_verdict(summary),
-            "",
-            markdown_rows(score_cells(scores)),
-            "",
-            UNITS,
-            "",
-            *(f"- {line}" for line in stand_in_lines(scores)),
-            *(f"- {num} scores: {reason}." for reason, num in not_compared(summary).items()),
-            "",
-        ]
-    )
-
-
-def _row_cells(result: PublishedResult) -> list[str]:
-    row, error = result.row, result.error
-    name = f"{row['dataset']} {row['model']} ×{row['gpus']} {row['method']} {row['params']}"
-    figures = [f"{result.predicted:.4g} {row['unit']}", f"{result.published:.4g} {row['unit']}"]
-    provenance = f"{row['source']}, {row['where']}; {result.how}"
-    return [name, row["metric"], *figures, "-" if error is None else f"{error:+.0%}", provenance]
-
-
-def draw_published(path: Path, results: Sequence[PublishedResult], summary: dict[str, Any]) -> None:
-    """Draw epochs, predicted over published, a colour per source; beside them the errors of every metric."""
-    dots = [
-        Dot(group=result.row["source"], true=result.published, predicted=result.predicted)
-        for result in results
-        if result.row["metric"] == "epoch_s" and result.published and result.predicted is not None
-    ]
-    shares = {f"{row['metric']} ({row['num']})": row["median"] for row in summary["by_metric"]}
-    bars = Bars(label="median absolute error, %", shares=shares)
-    draw_errors(path, dots, bars, true="published", unit="s", aim=AIMED)

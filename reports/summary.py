@@ -82,8 +82,9 @@ class ReadAges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis(Group):
-    """What a prediction's numbers come from."""
+    """What a prediction's numbers come from, and whose program it is of."""
 
+    code: str  # the implementation
     device: str
     sizes: str
     links: str  # how links serve several transfers at once

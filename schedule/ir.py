@@ -1,6 +1,6 @@
 """The schedule IR: an epoch is a loop body whose dependencies carry an iteration distance.
 
-    Schedule := num_ranks, matrices, buffers, ops, meta
+    Schedule := num_ranks, matrices, buffers, ops, meta, degree_sigma
     Matrix   := name, counts, rows, spread   counts[i, j] = rows rank i gives to rank j (with a spread: on average)
     Buffer   := name, rank, num_bytes, rows, role, bits, persistent, exact    rank SHARED: in the store, seen by all
     Op       := name, rank, lane, work, reads, writes, after, every, offset, carries
@@ -263,6 +263,7 @@ class Schedule:
     buffers: tuple[Buffer, ...] = ()
     matrices: tuple[Matrix, ...] = ()
     meta: tuple[tuple[str, str], ...] = ()
+    degree_sigma: float | None = None  # standard deviation of ln(degree) of the graph: reads of its sparse products
 
     @cached_property
     def by_rank(self) -> tuple[tuple[Op, ...], ...]:

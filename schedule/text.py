@@ -15,6 +15,7 @@ bits, `to(1,640)` a peer and its bytes; `scale(0.95)`, `bound(3)`, `root(0)` and
 names, `params(rate=0.1,seed=0)` words for the op; `gemm/bfloat16:10,16,16` computes with such numbers, `halo.2` is a
 lane with an index. `matrix all rows=all 0 3 ; 2 0` counts all rows of a rank, not those of the halo;
 `matrix halo 0 3 ; 2 0 ~ 0 1.2 ; 0.7 0` is a drawn matrix: counts on average ~ their standard deviations.
+`schedule ranks=2 degree_sigma=1.5` knows how unequal the degrees of its graph are.
 """
 
 import json
@@ -55,7 +56,8 @@ _CLAUSE = re.compile(r"([a-z]+)\(([^()]*)\)")
 
 
 def format_schedule(schedule: Schedule) -> str:
-    lines = [f"schedule ranks={schedule.num_ranks}"]
+    sigma = "" if schedule.degree_sigma is None else f" degree_sigma={schedule.degree_sigma!r}"
+    lines = [f"schedule ranks={schedule.num_ranks}{sigma}"]
     lines += [f"meta {key} {json.dumps(value)}" for key, value in schedule.meta]
     lines += [_format_matrix(matrix) for matrix in schedule.matrices]
     lines += [_format_buffer(buffer) for buffer in schedule.buffers]
@@ -137,7 +139,8 @@ def parse_schedule(text: str) -> Schedule:
     if len(parts["schedule"]) != 1:
         raise InputError(f"expected one 'schedule' line, found {len(parts['schedule'])}")
     return Schedule(
-        num_ranks=parts["schedule"][0],
+        num_ranks=parts["schedule"][0][0],
+        degree_sigma=parts["schedule"][0][1],
         meta=tuple(parts["meta"]),
         matrices=tuple(parts["matrix"]),
         buffers=tuple(parts["buffer"]),
@@ -153,8 +156,9 @@ def _fields(text: str, *legal: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-def _parse_head(rest: str) -> int:
-    return int(_fields(rest, "ranks")["ranks"])
+def _parse_head(rest: str) -> tuple[int, float | None]:
+    said = _fields(rest, "ranks", "degree_sigma")
+    return int(said["ranks"]), float(said["degree_sigma"]) if "degree_sigma" in said else None
 
 
 def _parse_meta(rest: str) -> tuple[str, str]:

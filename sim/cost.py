@@ -2,41 +2,51 @@
 
 The launch is also the ramp: a kernel of n bytes runs at n / (n + launch * bandwidth) of its bandwidth, so small kernels
 are slow without a further rule. What depends on the shape otherwise: a matrix product computes whole tiles of its
-output, and a sparse product reads a row per edge, of which the cache serves the popular ones.
+output, and `sparse` has the rules of sparse products, which depend on the graph's degrees, too.
 
 A device that was measured (`measured`) has prices for its kinds of kernels instead.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from types import MappingProxyType
 
 from halocast.base.kernels import KERNEL_DIMS, KERNEL_LIKE, PASSES
 from halocast.cluster.catalogue import Cluster, Device
 from halocast.cluster.measured import Measured
+from halocast.codes.implementation import BARE, Implementation
 from halocast.models.arithmetic import bytes_moved, flops
 from halocast.schedule.ir import Kernel, Kind, Numbers, Op, Pull, Push, Schedule
+from halocast.sim.host import host_seconds
 from halocast.sim.network.transports import settings_of
+from halocast.sim.sparse import sparse_seconds
 
 ALL_WELL: Mapping[int, float] = MappingProxyType({})
 
 
 def op_times(
-    schedule: Schedule, cluster: Cluster, speed: Mapping[int, float] = ALL_WELL
+    schedule: Schedule,
+    cluster: Cluster,
+    speed: Mapping[int, float] = ALL_WELL,
+    code: Implementation = BARE,
 ) -> dict[tuple[int, str], float]:
-    """Seconds of every op by rank and name: its kernels and, where that was measured, what its messages take of cores.
+    """Seconds of every op by rank and name: its kernels, what it takes of the host in an implementation and,
+    where that was measured, what its messages take of cores.
 
     Of a measured device, kernels are as cold as what the rank holds makes them. `speed` is that of ranks whose devices
     are slower than described.
     """
-    devices = {rank: _touching(cluster.device(rank), footprint(schedule, rank)) for rank in range(schedule.num_ranks)}
-    kernels = {(op.rank, op.name): op_seconds(op, devices[op.rank], speed.get(op.rank, 1.0)) for op in schedule.ops}
     message_s = settings_of(cluster).core_s_per_message
-    if message_s == 0:
-        return kernels
-    messages = {(op.rank, op.name): message_s * num_ends(schedule, op) / 2 for op in schedule.ops}
-    return {key: seconds + messages[key] for key, seconds in kernels.items()}
+    devices = {
+        rank: _run_by(code, _on_graph(_touching(cluster.device(rank), footprint(schedule, rank)), schedule))
+        for rank in range(schedule.num_ranks)
+    }
+    return {
+        (op.rank, op.name): op_seconds(op, devices[op.rank], speed.get(op.rank, 1.0))
+        + host_seconds(schedule, op, code, devices[op.rank])
+        + (message_s * num_ends(schedule, op) / 2 if message_s else 0.0)
+        for op in schedule.ops
+    }
 
 
 def num_ends(schedule: Schedule, op: Op) -> int:
@@ -53,6 +63,19 @@ def footprint(schedule: Schedule, rank: int) -> int:
 
 def _touching(device: Device, num_bytes: int) -> Device:
     return device if device.measured is None else replace(device, measured=device.measured.touching(num_bytes))
+
+
+def _run_by(code: Implementation, device: Device) -> Device:
+    """The device without what our executor took on it beside kernels, where another implementation runs."""
+    if device.measured is None or code.calibrated:
+        return device
+    return replace(device, measured=replace(device.measured, op_s=0.0, communication_op_s=0.0))
+
+
+def _on_graph(device: Device, schedule: Schedule) -> Device:
+    """The device with the spread of the graph's degrees, where the schedule has it."""
+    sigma = schedule.degree_sigma
+    return device if sigma is None else replace(device, efficiency=replace(device.efficiency, degree_sigma=sigma))
 
 
 def op_seconds(op: Op, device: Device, speed: float = 1.0) -> float:
@@ -84,14 +107,18 @@ def kernel_seconds(kernel: Kernel, device: Device) -> float:
     if device.measured is not None:
         # profiles measure float32 (float64 is scaled): that fewer bits are faster there, nothing says
         return device.measured.seconds(kernel.kind, kernel.dims, max(itemsize, Numbers.FLOAT32.itemsize))
-    compute_s = roof.flops(kernel, device) / (_rate(kernel, device) * device.efficiency.flops)
+    compute_s = roof.flops(kernel, device) / _rate(kernel, device)
     return device.launch_s + max(compute_s, roof.memory_s(kernel, device, itemsize))
 
 
 def _rate(kernel: Kernel, device: Device) -> float:
-    """Peak FLOP/s: only matrix products use the units that make tf32 and bfloat16 fast."""
-    is_fast = kernel.kind == "gemm" or kernel.numbers is Numbers.FLOAT64
-    return device.flops_per_s(kernel.numbers if is_fast else Numbers.FLOAT32)
+    """FLOP/s that are reached: only matrix products use the units that make tf32 and bfloat16 fast."""
+    e, numbers = device.efficiency, kernel.numbers
+    if numbers is Numbers.FLOAT64:
+        return device.fp64_flops_per_s * e.flops
+    if kernel.kind == "gemm" and (matrix := device.matrix_flops_per_s(numbers)):
+        return matrix * (device.matrix_share or e.matrix)
+    return device.fp32_flops_per_s * (e.flops_shared if device.fmas_shared else e.flops)
 
 
 def _flops(kernel: Kernel, device: Device) -> float:
@@ -120,22 +147,7 @@ def _gather_s(kernel: Kernel, device: Device, itemsize: int) -> float:
 
 
 def _spmm_s(kernel: Kernel, device: Device, itemsize: int) -> float:
-    """Seconds of an spmm's bytes: rows of the edges from cache or memory; the output and the indices are streamed."""
-    _, cols, nnz, width = kernel.dims
-    e = device.efficiency
-    read = nnz * width * itemsize
-    streamed = bytes_moved(kernel.kind, kernel.dims, itemsize) - read
-    again = max(0.0, 1 - cols / nnz)  # reads that are not a row's first
-    hit = again * popular_share(device.cache_bytes / max(1, cols * width * itemsize), e.spmm_skew)
-    return (read * ((1 - hit) / e.stream + hit / e.spmm_hit) + streamed / e.stream) / device.memory_bytes_per_s
-
-
-def popular_share(fraction: float, skew: float) -> float:
-    """The share of all reads that goes to the most popular `fraction` of rows, if ln(reads of a row) has std `skew`."""
-    if fraction >= 1:
-        return 1.0
-    normal = NormalDist()
-    return normal.cdf(skew + normal.inv_cdf(fraction))
+    return sparse_seconds(kernel.dims, itemsize, device)
 
 
 @dataclass(frozen=True, slots=True)

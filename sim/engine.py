@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import simpy
 
 from halocast.base.errors import InputError
 from halocast.base.records import require
-from halocast.cluster.catalogue import AllToAll, Cluster
+from halocast.cluster.catalogue import Cluster
+from halocast.codes.implementation import BARE, AllToAll, Implementation
 from halocast.schedule.ending import Ending
 from halocast.schedule.ir import COLLECTIVE, Kind, Lane, Message, Op, Payload, Schedule
 from halocast.schedule.order import ENDLESS, Moment
@@ -41,9 +43,11 @@ def simulate(
     sharing: Sharing = Sharing.AUTO,
     tolerance: float = 0.0,
     measured_s: Mapping[tuple[int, str], float] = MappingProxyType({}),
+    code: Implementation = BARE,
 ) -> Trace:
     """Run `num_epochs` of a schedule in virtual time, in a perfect world or another one.
 
+    `code` is the implementation that runs it, for which it has been lowered (`halocast.sim.lower`).
     `network` replaces the cluster's links (an oracle has none); `record` also keeps the load of every link over time;
     `measured_s` are seconds of ops by (rank, name), used in place of what their kernels cost;
     `tolerance` lets transfers that lack at most this fraction of their time end with the next one that ends.
@@ -53,7 +57,7 @@ def simulate(
     env = simpy.Environment()
     make_links = links_for(schedule.num_ranks, sharing)
     links = network(env) if network else make_links(env, cluster, slack=tolerance, factors=world.links, record=record)
-    engine, spans = _Engine(schedule, cluster, num_epochs, env, links, world), list[Span]()
+    engine, spans = _Engine(_Setting(schedule, cluster, world, code), num_epochs, env, links), list[Span]()
     engine.ended = partial(_note_span, spans, engine)
     engine.take(measured_s)
     left = engine.run()
@@ -83,6 +87,7 @@ def moments(
     world: World = PERFECT,
     sharing: Sharing = Sharing.AUTO,
     tolerance: float = 0.0,
+    code: Implementation = BARE,
 ) -> Iterator[Moment]:
     """The begins and ends of ops as they happen in virtual time; nothing is simulated that is not asked for.
 
@@ -92,7 +97,8 @@ def moments(
     require(world.failure is None, "moments of a world in which a host fails: they would never end")
     env = simpy.Environment()
     links = links_for(schedule.num_ranks, sharing)(env, cluster, slack=tolerance, factors=world.links, record=False)
-    engine = _Engine(schedule, cluster, ENDLESS if num_epochs is None else num_epochs, env, links, world)
+    setting = _Setting(schedule, cluster, world, code)
+    engine = _Engine(setting, ENDLESS if num_epochs is None else num_epochs, env, links)
     seen: deque[Moment] = deque()
     engine.begun = lambda op, epoch: seen.append(Moment(float(env.now), True, op, epoch))
     engine.ended = lambda op, epoch, start_s: seen.append(Moment(float(env.now), False, op, epoch))
@@ -119,16 +125,18 @@ def _epitaph(failure: Failure, left: list[str]) -> str:
 MOST_NAMED = 16  # waiting lanes in one message
 
 
+class _Setting(NamedTuple):
+    """What runs, where, in which world, and whose program it is."""
+
+    schedule: Schedule
+    cluster: Cluster
+    world: World
+    code: Implementation
+
+
 class _Engine:
-    def __init__(
-        self,
-        schedule: Schedule,
-        cluster: Cluster,
-        num_epochs: int,
-        env: simpy.Environment,
-        links: Network,
-        world: World,
-    ) -> None:
+    def __init__(self, setting: _Setting, num_epochs: int, env: simpy.Environment, links: Network) -> None:
+        schedule, cluster, world, code = setting
         self.schedule, self.cluster = schedule, cluster
         ranks = range(schedule.num_ranks)
         self.done = [0] * schedule.num_ranks  # epochs, by rank
@@ -138,9 +146,9 @@ class _Engine:
         self.world = world
         self.begun: Callable[[Op, int], None] = lambda op, epoch: None  # told when an op begins
         self.ended: Callable[[Op, int, float], None] = lambda op, epoch, start_s: None  # and when it ends
-        self.seconds = op_times(schedule, cluster, world.speed)
+        self.seconds = op_times(schedule, cluster, world.speed, code)
         transport = settings_of(cluster)
-        self.rendezvous, self.in_rounds = transport.rendezvous, transport.exchange is AllToAll.ROUNDS
+        self.rendezvous, self.in_rounds = transport.rendezvous, code.exchange is AllToAll.ROUNDS
         self.step_s = transport.core_s_per_step
         self.cores = [
             Core(machine, env, transport.compute_slowdown, partial(links.computing, rank))

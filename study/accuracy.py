@@ -1,31 +1,199 @@
-"""What a comparison or a plan may ask of trainings in virtual time: a target, seeds, and a graph that stands in."""
+"""How far predictions can be trusted, from published rows: errors in sample and left out, orders, bands, memory."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
 
-from halocast.base.records import require
-from halocast.study.targets import parse_target
+from halocast.reports.published import PublishedResult, errors_of, order_of, pairs
+from halocast.study.bands import INSIDE, Band, Evidence
+from halocast.study.evidence import case_of, situation_of
 
-TARGET, SEEDS = "95%", 3
+GROUPS = ("dataset", "model", "testbed", "code")  # what is left out in turn
+MEMORY = ("memory_gb", "memory_gb_max")
+RAN = ("epoch_s", *MEMORY)  # what only a run that fits can show
+# Parts that an epoch is divided into, by sources' timers; their sum is compared with the epoch's own error.
+PARTS = (
+    "compute_s",
+    "comm_s",
+    "graph_comm_s",
+    "layer_comm_s",
+    "reduce_s",
+    "optim_s",
+    "bubble_s",
+    "imbalance_s",
+    "other_s",
+)
+AGREES, DISAGREE = 0.1, 0.25  # an epoch within so much of the measured, whose parts are so much of it off in sum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """The question that methods are trained for; as `converge` has it."""
+def accuracy(results: Sequence[PublishedResult], evidence: Evidence) -> dict[str, Any]:
+    """What the errors of published rows come to; constants chosen from a row's run make it in sample."""
+    epochs = [one for one in results if one.row["metric"] == "epoch_s" and one.error is not None]
+    memory = [one for one in results if one.row["metric"] in MEMORY and one.error is not None]
+    return {
+        "epoch_s": _apart(epochs),
+        "left_out_by": {axis: errors_of(_untouched(epochs, axis)) for axis in GROUPS},
+        "order": {name: _order(some) for name, some in _halves(results).items()},
+        "coverage": coverage(epochs, evidence),
+        "memory": _apart(memory),
+        "oom": verdicts(results),
+        "cancels": cancelled(results),
+    }
 
-    target: str | float = TARGET  # a validation score, or a share of exact training's best
-    seeds: int = SEEDS
-    stand_in: str | None = None  # a graph with data that is trained in place of the scenario's
-    jobs: int | None = None  # trainings side by side; one per core
-    progress: Callable[[str, int, int], None] = lambda what, done, of: None
 
-    def __post_init__(self) -> None:
-        parse_target(self.target)
-        require(self.seeds >= 1, f"seeds = {self.seeds}: needs to be at least 1")
+def _halves(results: Iterable[PublishedResult]) -> dict[str, list[PublishedResult]]:
+    found: dict[str, list[PublishedResult]] = {"in sample": [], "left out": []}
+    for result in results:
+        found["in sample" if result.in_sample else "left out"].append(result)
+    return found
 
-    @property
-    def words(self) -> list[str]:
-        """The options of a command that ask the same."""
-        said = ["--target", str(self.target)] if str(self.target) != TARGET else []
-        said += ["--seeds", str(self.seeds)] if self.seeds != SEEDS else []
-        return said + (["--stand-in", self.stand_in] if self.stand_in else [])
+
+def _apart(results: Sequence[PublishedResult]) -> dict[str, Any]:
+    return {name: errors_of(some) for name, some in _halves(results).items()} | {"all": errors_of(results)}
+
+
+def _untouched(epochs: Sequence[PublishedResult], axis: str) -> list[PublishedResult]:
+    """The rows of groups that no constant was chosen from: no row of the same dataset, model, ... is in sample."""
+    touched = {one.facts[axis] for one in epochs if one.in_sample}
+    return [one for one in epochs if one.facts[axis] not in touched]
+
+
+def _order(results: Sequence[PublishedResult]) -> dict[str, Any]:
+    found = pairs(results)
+    return order_of(found) | {"clear": order_of([pair for pair in found if pair.clear])}
+
+
+def with_bands(results: Sequence[PublishedResult], evidence: Evidence) -> list[PublishedResult]:
+    """The results with the bands of their epochs, each made without the cases of its own group."""
+    return [replace(one, band=_own_band(one, evidence)) for one in results]
+
+
+def _own_band(result: PublishedResult, evidence: Evidence) -> tuple[float, float] | None:
+    if case_of(result) is None or result.predicted is None:
+        return None
+    band = band_without(result, evidence, INSIDE)
+    return None if band is None else band.around(result.predicted)
+
+
+def band_without(result: PublishedResult, evidence: Evidence, axis: str) -> Band | None:
+    """The band of an epoch from the cases of all other groups along an axis."""
+    situation = situation_of(result.facts)
+    axes = ("testbed", "dataset", "model", "method") if axis == INSIDE else (axis,)
+    return evidence.band(situation, ~evidence.like(situation, axes))
+
+
+def coverage(epochs: Sequence[PublishedResult], evidence: Evidence) -> list[dict[str, Any]]:
+    """How many epochs lie in bands that nothing of their own group went into, by what was left out."""
+    return [_covered(epochs, evidence, axis) for axis in (INSIDE, *GROUPS)]
+
+
+def _covered(epochs: Sequence[PublishedResult], evidence: Evidence, axis: str) -> dict[str, Any]:
+    held: dict[str, list[bool]] = defaultdict(list)
+    widths = []
+    for one in epochs:
+        band = band_without(one, evidence, axis)
+        if band is not None and one.published is not None and one.predicted is not None:
+            low, high = band.around(one.predicted)
+            cell = " ".join(one.facts[name] for name in ("testbed", "dataset", "model", "method"))
+            held[f"{one.row['source']} {cell}"].append(low <= one.published <= high)
+            widths.append(band.high - 1)
+    shares = [sum(some) / len(some) for some in held.values()]
+    rows = [inside for some in held.values() for inside in some]
+    return {
+        "left_out": axis,
+        "rows": len(rows),
+        "held": sum(rows) / len(rows) if rows else None,
+        "groups": len(shares),
+        "held_by_group": sum(shares) / len(shares) if shares else None,
+        "width": median(widths) if widths else None,
+    }
+
+
+def verdicts(results: Iterable[PublishedResult]) -> dict[str, Any]:
+    """Whether runs fit in memory, predicted and known: rows that say so, and every run that was measured, so ran."""
+    known: dict[str, tuple[bool, bool, PublishedResult]] = {}
+    for one in results:
+        if one.out_of_memory is None:
+            continue
+        if one.row["metric"] == "oom":
+            known[one.setting] = bool(one.published), one.out_of_memory, one
+        elif one.row["metric"] in RAN:
+            known.setdefault(one.setting, (False, one.out_of_memory, one))
+    found = list(known.values())
+    return {
+        "out_of_memory": _right([(was, said) for was, said, _ in found if was]),
+        "ran": _right([(was, said) for was, said, _ in found if not was]),
+        "all": _right([(was, said) for was, said, _ in found]),
+        "wrong": [{**place_of(one), "ran_out": was, "predicted": said} for was, said, one in found if was != said],
+    }
+
+
+def _right(cases: Sequence[tuple[bool, bool]]) -> dict[str, Any]:
+    right = sum(was == said for was, said in cases)
+    return {"cases": len(cases), "right": right, "share": right / len(cases) if cases else None}
+
+
+def place_of(result: PublishedResult) -> dict[str, str]:
+    row = result.row
+    return {name: row[name] for name in ("source", "dataset", "model", "testbed", "gpus", "method", "params")}
+
+
+def runs_of(results: Iterable[PublishedResult]) -> dict[tuple[str, str], dict[str, PublishedResult]]:
+    """The rows of each measured run by metric; those of one table and setting are one run."""
+    runs: dict[tuple[str, str], dict[str, PublishedResult]] = defaultdict(dict)
+    for one in results:
+        if one.predicted is not None and one.setting:
+            runs[f"{one.row['source']} {one.row['where']}", one.setting].setdefault(one.row["metric"], one)
+    return runs
+
+
+def cancelled(results: Iterable[PublishedResult]) -> list[dict[str, Any]]:
+    """Runs whose epoch agrees while its parts do not: right for the wrong reasons."""
+    found = []
+    for run in runs_of(results).values():
+        epoch = run.get("epoch_s")
+        if epoch is None or epoch.error is None or abs(epoch.error) > AGREES:
+            continue
+        off = {name: run[name].off_s for name in PARTS if name in run}
+        share = sum(map(abs, off.values())) / (epoch.published or 1.0)
+        if share > DISAGREE:
+            found.append({**place_of(epoch), "error": epoch.error, "parts": off, "share": share})
+    return sorted(found, key=lambda one: -one["share"])
+
+
+def verdict_lines(found: Mapping[str, Any]) -> list[str]:
+    """What the accuracy of published rows comes to, a line per question."""
+    lines = [_epoch_line("Epochs in sample", found["epoch_s"]["in sample"])]
+    lines.append(_epoch_line("Epochs left out", found["epoch_s"]["left out"]))
+    lines += [
+        _epoch_line(f"  of {axis}s that no constant was chosen from", errors)
+        for axis, errors in found["left_out_by"].items()
+        if errors["num"]
+    ]
+    for name, order in found["order"].items():
+        clear = order["clear"]
+        if clear["pairs"]:
+            share = f"{clear['right']} of {clear['pairs']} ({clear['share']:.0%})"
+            lines.append(f"Order of pairs that differ by more than 10 %, {name}: right in {share}")
+    lines += [
+        f"Bands of 80 % made without the epoch's own {one['left_out']}: hold {one['held']:.0%} of {one['rows']} epochs "
+        f"({one['held_by_group']:.0%} by group), typically up to {1 + one['width']:.2f} x"
+        for one in found["coverage"]
+        if one["rows"]
+    ]
+    lines += [_epoch_line(f"Memory {name}", found["memory"][name]) for name in ("in sample", "left out")]
+    oom = found["oom"]
+    said = ", ".join(
+        f"{name.replace('_', ' ')} {oom[name]['right']} of {oom[name]['cases']}" for name in ("out_of_memory", "ran")
+    )
+    lines.append(f"Verdicts on memory right: {said}")
+    lines.append(f"Epochs that agree while their parts do not: {len(found['cancels'])}")
+    return lines
+
+
+def _epoch_line(name: str, errors: Mapping[str, Any]) -> str:
+    if not errors["num"]:
+        return f"{name}: none"
+    return f"{name}: median error {errors['median']:.1%}, lean {errors['lean']:+.1%}, over {errors['num']} rows"

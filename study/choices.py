@@ -14,7 +14,7 @@ from halocast.base.records import require
 from halocast.reports.converge.targets import Reached
 from halocast.reports.summary import Summary
 from halocast.schedule.approximation import Approximation
-from halocast.study.bands import Band, Sure, band_for, sure_of
+from halocast.study.bands import Sure, sure_of
 from halocast.study.candidates import Candidate
 from halocast.study.screen import Screened
 from halocast.study.showable import Showable
@@ -128,10 +128,6 @@ class Choice:
         test = self.reached.test
         figures = {"target_epochs": self.epochs, "target_s": self.time_s, "target_price": self.cost}
         return {**figures, "target_test": test and test.mean, "target_test_std": test and test.std}
-
-    def band(self, bands: Iterable[Band]) -> Band | None:
-        figures = self.predicted
-        return band_for(bands, self.sure, figures.cluster, figures.transport, self.candidate.method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def _scaled_device(device: Device, section: ClusterSection) -> Device:
 
 
 def _staged_faster(gloo: Gloo | None, factor: float) -> Gloo | None:
-    """Speed up what processors do for gloo: streams, threads, and the work before an exchange."""
+    """Speed up what processors do for gloo: streams and threads."""
     if gloo is None or factor == 1:
         return gloo
     rank = None if gloo.rank_bytes_per_s is None else gloo.rank_bytes_per_s * factor
@@ -126,7 +126,6 @@ def _staged_faster(gloo: Gloo | None, factor: float) -> Gloo | None:
         stream_bytes_per_s=gloo.stream_bytes_per_s * factor,
         host_bytes_per_s=gloo.host_bytes_per_s * factor,
         rank_bytes_per_s=rank,
-        exchange_s=gloo.exchange_s / factor,
     )
 
 

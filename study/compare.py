@@ -22,8 +22,8 @@ from halocast.reports.summary import Summary
 from halocast.reports.to_target import rows
 from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.ir import Kernel
-from halocast.study.accuracy import Accuracy
-from halocast.study.bands import error_band
+from halocast.study.asked_accuracy import Accuracy
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster
 from halocast.study.converge import converge
 from halocast.study.pipelines import settled
@@ -280,7 +280,8 @@ def _predict_on(asked: _Asked, name: str, ranks: int) -> Prediction:
 
 
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
-    summary = replace(prediction.summary, band=error_band(prediction.summary), predicts=predicts)
+    banded = with_band(prediction.summary, prediction.workload, prediction.cluster)
+    summary = replace(banded, predicts=predicts)
     return MethodResult(summary=summary, trace=prediction.trace, schedule=prediction.workload.schedule)
 
 

@@ -13,7 +13,7 @@ from halocast.cluster.catalogue import list_clusters
 from halocast.reports.converge.answer import goal_text
 from halocast.reports.converge.targets import Reached, reached
 from halocast.reports.curves import Converged
-from halocast.study.accuracy import Accuracy
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.candidates import Candidate
 from halocast.study.choices import Choice, PlanTarget
 from halocast.study.clusters import scenario_cluster

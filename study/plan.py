@@ -13,7 +13,7 @@ from pathlib import Path
 from halocast.base.errors import InputError
 from halocast.methods import METHODS
 from halocast.reports.summary import MemoryFigures, from_flat
-from halocast.study.accuracy import Accuracy
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.candidates import Candidate, candidates
 from halocast.study.choices import Choice, Goal, RankedPlan, pareto
 from halocast.study.known import Known, learn

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from halocast.base.errors import InputError
 from halocast.calibrate.profile import outside_range
 from halocast.cluster.catalogue import Cluster
+from halocast.codes.implementation import Implementation
 from halocast.graph.graph import Graph
 from halocast.reports.summary import Basis, EpochPrice, MemoryFigures, Summary, summarise
 from halocast.reports.table import seconds, size
@@ -16,10 +17,13 @@ from halocast.schedule.passes import Rare, hyperperiod, spread_rare, steady_epoc
 from halocast.schedule.trace import Trace
 from halocast.sim.cost import op_times
 from halocast.sim.engine import simulate
+from halocast.sim.lower import lower
 from halocast.sim.memory import DeviceMemory, device_memory, pinned_bytes, tightest
 from halocast.sim.network.queued import SHARED_RANKS
 from halocast.sim.world import World
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster as scenario_cluster
+from halocast.study.codes import scenario_code as scenario_code
 from halocast.study.scenario import Scenario
 from halocast.study.showable import Showable
 from halocast.study.workload import Say, Workload, prepare, silent
@@ -66,7 +70,8 @@ def predict(
     """
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks, graph=graph, say=say)
-    return predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+    found = predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+    return replace(found, summary=with_band(found.summary, workload, cluster))
 
 
 def predict_on(
@@ -83,7 +88,9 @@ def predict_on(
     `measured_s` (reports.metrics.measured_seconds of a run's trace) replaces the cost of those ops, so that only the
     network is predicted.
     """
-    schedule, rare = (workload.schedule, {}) if num_epochs else spread_rare(workload.schedule)
+    code = scenario_code(workload.scenario)
+    lowered = lower(workload.schedule, code, workload.spec)
+    schedule, rare = (lowered, {}) if num_epochs else spread_rare(lowered)
     warmup, needed = steady_epochs(schedule)
     world = workload.scenario.world.world
     epochs = num_epochs or needed + (_drawn_epochs(schedule) if world.is_drawn else 0)
@@ -99,10 +106,11 @@ def predict_on(
         record=not lean and schedule.num_ranks <= SHARED_RANKS,
         sharing=section.links,
         tolerance=section.tolerance,
-        measured_s={**measured_s, **_shares(schedule, cluster, world, rare, measured_s)},
+        measured_s={**measured_s, **_shares(schedule, cluster, world, rare, measured_s, code)},
+        code=code,
     )
-    schedule = workload.schedule
-    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    schedule = lowered
+    memories = [device_memory(schedule, cluster, rank, code) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
     summary = replace(
         summary,
@@ -110,6 +118,7 @@ def predict_on(
         hosts=cluster.num_hosts,
         transport=str(cluster.transport),
         basis=Basis(
+            code=code.name,
             device=cluster.device(0).name,
             sizes=workload.halo.source,
             links=trace.meta["links"],
@@ -130,12 +139,17 @@ def _drawn_epochs(schedule: Schedule) -> int:
 
 
 def _shares(
-    schedule: Schedule, cluster: Cluster, world: World, rare: Rare, measured_s: Mapping[tuple[int, str], float]
+    schedule: Schedule,
+    cluster: Cluster,
+    world: World,
+    rare: Rare,
+    measured_s: Mapping[tuple[int, str], float],
+    code: Implementation,
 ) -> dict[tuple[int, str], float]:
     """Seconds of rare ops per epoch: their part of what the simulator would take for them, or of what was measured."""
     if not rare:
         return {}
-    op_s = {**op_times(schedule, cluster, world.speed), **measured_s}
+    op_s = {**op_times(schedule, cluster, world.speed, code), **measured_s}
     return {key: op_s[key] / every for key, every in rare.items()}
 
 
@@ -156,9 +170,9 @@ def calibration(cluster: Cluster) -> str | None:
     return None if measured is None else measured.source
 
 
-def memory_figures(schedule: Schedule, cluster: Cluster) -> MemoryFigures:
+def memory_figures(schedule: Schedule, cluster: Cluster, code: Implementation) -> MemoryFigures:
     """Whether a schedule fits in its devices' memory, and what fills it; known without a simulation."""
-    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    memories = [device_memory(schedule, cluster, rank, code) for rank in range(schedule.num_ranks)]
     return _memory_figures(memories, schedule, cluster)
 
 

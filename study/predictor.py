@@ -18,6 +18,7 @@ from halocast.reports.summary import Summary, as_flat
 from halocast.study.graph_figures import GRAPH, KnownGraph, known_graph
 from halocast.study.pipelines import settled
 from halocast.study.predict import predict
+from halocast.study.published_figures import figures_of_tables
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
 from halocast.study.screen import Screened, screen
@@ -30,15 +31,13 @@ Answer = dict[str, Any]  # state; result: figures, or the reason why there are n
 
 def answer(tables: Tables) -> Answer:
     """The figures of a scenario, or why it has none; `task` says which, `asked` what else there is to it."""
-    sections = {name: table for name, table in tables.items() if name not in ("task", "asked")}
     try:
-        scenario = settled(build_scenario(sections, "scenario"))
-        figures = TASKS[tables.get("task", PREDICT)](scenario, **tables.get("asked", {}))
+        figures = TASKS[tables.get("task", PREDICT)](tables)
     except InputError as error:
         return {"state": State.REFUSED, "result": " ".join(str(error).split())}
     except (RunError, MemoryError) as error:
         return failure(tables, " ".join(str(error).split()))
-    return {"state": State.DONE, "result": as_flat(figures)}
+    return {"state": State.DONE, "result": figures}
 
 
 def failure(tables: Tables, reason: str) -> Answer:
@@ -56,9 +55,29 @@ def _predict(scenario: Scenario) -> Summary:
     return predict(scenario, lean=True).summary
 
 
-PREDICT, SCREEN = "predict", "screen"
-TASKS: Mapping[str, Callable[..., Summary | Screened | EpochTiming | KnownGraph | Trained]] = MappingProxyType(
-    {PREDICT: _predict, SCREEN: screen, TIME: time_it, GRAPH: known_graph, TRAIN: train_alone}
+Figures = Summary | Screened | EpochTiming | KnownGraph | Trained
+
+
+def _of_scenario(ask: Callable[..., Figures]) -> Callable[[Tables], Mapping[str, Any]]:
+    """The same question about the scenario that tables say."""
+
+    def asked(tables: Tables) -> Mapping[str, Any]:
+        sections = {name: table for name, table in tables.items() if name not in ("task", "asked")}
+        return as_flat(ask(settled(build_scenario(sections, "scenario")), **tables.get("asked", {})))
+
+    return asked
+
+
+PREDICT, SCREEN, PUBLISHED = "predict", "screen", "published"
+TASKS: Mapping[str, Callable[[Tables], Mapping[str, Any]]] = MappingProxyType(
+    {
+        PREDICT: _of_scenario(_predict),
+        SCREEN: _of_scenario(screen),
+        TIME: _of_scenario(time_it),
+        GRAPH: _of_scenario(known_graph),
+        TRAIN: _of_scenario(train_alone),
+        PUBLISHED: figures_of_tables,
+    }
 )
 LOOK_S = 0.5  # how often to look whether whoever started us is still there
 

@@ -1,7 +1,8 @@
-"""Predictions of published figures, row by row; every distinct scenario is simulated once."""
+"""Predictions of published figures, row by row; every distinct run is simulated once."""
 
+import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -10,20 +11,21 @@ from typing import Any, ClassVar
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
-from halocast.graph.card import load_card
-from halocast.graph.halo import Halo, from_card
+from halocast.graph.halo import from_card
 from halocast.reports.page.place import require_report_place
-from halocast.reports.published import PublishedResult, summarise_published, verdict, write_published
+from halocast.reports.published import PublishedResult, summarise_published, verdict
+from halocast.reports.published_report import MadeBy, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
-from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
-from halocast.schedule.ir import SHARED, Kind, Schedule
-from halocast.sim.memory import device_memory
+from halocast.study.accuracy import accuracy, with_bands
+from halocast.study.bands import Evidence, Sure, family_of
+from halocast.study.constants import is_in_sample
+from halocast.study.descriptions import Descriptions, read_descriptions
+from halocast.study.evidence import case_of, read_evidence
 from halocast.study.own_scores import read_scores, shipped_scores
-from halocast.study.predict import Prediction, predict_on
+from halocast.study.published_cards import find_card
+from halocast.study.published_figures import METRICS, PART_FIGURES, Figures
 from halocast.study.published_rows import (
-    LIBRARIES_BYTES,
     Row,
-    Setting,
     base_of,
     cuts_edges,
     is_inductive,
@@ -31,21 +33,20 @@ from halocast.study.published_rows import (
     own_figures,
     params_of,
     read_rows,
-    setting_of,
     value_of,
 )
+from halocast.study.published_runs import Asked, Runs
 from halocast.study.published_scores import is_score, score_results
+from halocast.study.queries import Progress
 from halocast.study.showable import Showable
-from halocast.study.workload import Say, prepare, silent
+from halocast.study.version import prediction_version
 
-Figures = Mapping[str, float]  # metric -> value in SI units
 UNITS: Mapping[str, float] = MappingProxyType(
-    {"s": 1.0, "ms": 1e-3, "%": 0.01, "x": 1.0, "nodes": 1.0, "epochs/s": 1.0}
+    {"s": 1.0, "ms": 1e-3, "%": 0.01, "x": 1.0, "nodes": 1.0, "edges": 1.0, "flag": 1.0, "epochs/s": 1.0}
     | {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "MiB": 2.0**20, "GiB": 2.0**30}
 )
 PARTITION = "partition"  # the method of rows about a partition alone
 SPEEDUP = "speedup"
-HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kind.SEND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -67,37 +68,92 @@ class PublishedStudy(Showable):
         return [result.as_dict() for result in self.results]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What a study of published figures takes beside them: descriptions of one's own, a file of our scores, and
+    one implementation in place of all the sources' own."""
+
+    clusters: Path | None = None
+    cards: Path | None = None
+    scores: Path | None = None
+    code: str | None = None
+
+
+NOTHING = Beside()
+
+
 def published(
-    data: str | Path | None = None,
+    data: str | Path | Sequence[str | Path] = (),
     *,
     out: str | Path | None = None,
-    scores: str | Path | None = None,
-    say: Say = silent,
+    beside: Beside = NOTHING,
+    results: str | Path | None = None,
+    jobs: int | None = None,
+    progress: Progress = lambda done, of: None,
 ) -> PublishedStudy:
-    """Predict published figures: those of a CSV file, or those that come with the package.
+    """Predict published figures: those of CSV files, or those that come with the package.
 
-    `out` is a directory for the report: tables, a figure, and all rows. Published scores are not predicted but stand
-    beside those of our runs: `scores` is a file of them, instead of the one that comes with the package.
+    `out` is a directory for the report: tables, a page, and all rows. Published scores are not predicted but stand
+    beside those of our runs: `beside.scores` is a file of them, instead of the one that comes with the package.
+    `results` names the file that keeps predictions [in the user's cache], `jobs` how many processes predict [one per
+    core].
     """
     if out is not None:
         require_report_place(Path(out))
-    path = own_figures() if data is None else Path(data)
-    rows = read_rows(path)
-    require(bool(rows), f"{path}: no rows")
-    require(scores is None or Path(scores).is_file(), f"no such file: {scores}")
-    own = read_scores(shipped_scores() if scores is None else Path(scores))
+    paths = [data] if isinstance(data, str | Path) else [*data] or own_figures()
+    rows = [row for path in paths for row in read_rows(Path(path))]
+    require(bool(rows), f"{', '.join(map(str, paths))}: no rows")
+    require(beside.scores is None or beside.scores.is_file(), f"no such file: {beside.scores}")
+    own = read_scores(beside.scores or shipped_scores())
     compared = tuple(score_results(rows, own))
-    results = tuple(predict_rows(rows, say))
-    summary = summarise_published(results) | {"scores": summarise_scores(compared)}
+    predicted = predict_rows(rows, beside=beside, results=results, jobs=jobs, progress=progress)
+    evidence = _evidence(predicted, of_package=not data)
+    predicted = with_bands(predicted, evidence)
+    summary = summarise_published(predicted) | {"scores": summarise_scores(compared)}
+    summary |= {"accuracy": accuracy(predicted, evidence)}
     if out is not None:
-        write_published(Path(out), results, compared, summary)
-    return PublishedStudy(results=results, scores=compared, summary=summary)
+        write_published(Path(out), predicted, compared, summary, _made(data, paths, beside, Path(out)))
+    return PublishedStudy(results=tuple(predicted), scores=compared, summary=summary)
 
 
-def predict_rows(rows: Sequence[Row], say: Say = silent) -> list[PublishedResult]:
+def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> MadeBy:
+    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores", "code")]
+    said = [*(shlex.quote(str(path)) for path in (paths if data else ()))]
+    said += [f"--{name} {shlex.quote(str(value))}" for name, value in options if value is not None]
+    return MadeBy(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
+
+
+def _evidence(results: Sequence[PublishedResult], *, of_package: bool) -> Evidence:
+    """What bands are made of: the package's rows themselves where they are predicted anew, else what comes with it."""
+    if of_package:
+        return Evidence(tuple(case for case in map(case_of, results) if case is not None))
+    return read_evidence().get(Sure.SPEC, Evidence(()))
+
+
+def predict_rows(
+    rows: Sequence[Row],
+    *,
+    beside: Beside = NOTHING,
+    results: str | Path | None = None,
+    jobs: int | None = None,
+    progress: Progress = lambda done, of: None,
+) -> list[PublishedResult]:
     """Predict every row of published figures, or say why that cannot be done."""
-    book = _Book(rows, say)
+    own = read_descriptions(beside.clusters, beside.cards, beside.code)
+    runs = Runs(Asked(own=own, results=None if results is None else Path(results), jobs=jobs))
+    runs.predict([run for row in rows for run in _needed(row)], progress)
+    book = _Book(rows, runs, own)
     return [_result(row, book) for row in rows]
+
+
+def _needed(row: Row) -> list[Row]:
+    """The rows whose runs the prediction of a row needs; none if there is to be no prediction."""
+    if is_score(row) or row["method"].lower() == PARTITION or row["metric"] not in METRICS | {SPEEDUP}:
+        return []
+    try:
+        return [row, base_of(row)] if row["metric"] == SPEEDUP else [row]
+    except InputError:
+        return []
 
 
 def _result(row: Row, book: "_Book") -> PublishedResult:
@@ -105,11 +161,11 @@ def _result(row: Row, book: "_Book") -> PublishedResult:
         if is_score(row):
             raise InputError("a score: compared with our runs, not predicted")
         published, scale = value_of(row), _scale(row)
-        if row["method"] == PARTITION:
+        if row["method"].lower() == PARTITION:
             return PublishedResult(
                 row=row, published=published, predicted=book.part_figure(row) / scale, how="sizes: from card"
             )
-        setting, figures = book.look_up(row)
+        figures = book.runs.figures(row)
         if row["metric"] == SPEEDUP:
             predicted = book.speedup(row, figures)
         elif row["metric"] in figures:
@@ -118,19 +174,35 @@ def _result(row: Row, book: "_Book") -> PublishedResult:
             raise InputError(f"metric {row['metric']!r} is not one we predict")
     except InputError as error:
         return PublishedResult(row=row, reason=str(error))
-    return PublishedResult(
-        row=row,
-        published=published,
-        predicted=predicted,
-        how=f"sizes: from card; constants: {setting.cluster.name}",
-        ignored=setting.ignored,
-        workload=setting.workload_key,
-        setting=setting.key,
-    )
+    return PublishedResult(row=row, published=published, predicted=predicted, **_facts(row, book))
+
+
+def _facts(row: Row, book: "_Book") -> dict[str, Any]:
+    """What else is known of a prediction: where it comes from, and which rows it may be compared with."""
+    setting = book.runs.setting(row)
+    cluster = setting.cluster
+    return {
+        "how": f"sizes: from card; constants: {setting.cluster.name}",
+        "ignored": setting.ignored,
+        "workload": setting.workload_key,
+        "setting": setting.key,
+        "in_sample": is_in_sample(row),
+        "out_of_memory": bool(book.runs.figures(row)["oom"]),
+        "facts": {
+            "code": setting.scenario.code.name,
+            "method": family_of(row["method"].lower()),
+            "transport": str(cluster.transport),
+            "device": cluster.device(0).name,
+            "testbed": cluster.name,
+            "dataset": setting.card.name,
+            "model": str(setting.scenario.model.kind),
+            "gpus": str(cluster.num_ranks),
+        },
+    }
 
 
 def _scale(row: Row) -> float:
-    if row["metric"] not in METRICS:
+    if row["metric"] not in METRICS | {SPEEDUP, *PART_FIGURES}:
         raise InputError(f"metric {row['metric']!r} is not one we predict")
     if row["unit"] not in UNITS:
         raise unknown("unit", row["unit"], UNITS)
@@ -138,31 +210,20 @@ def _scale(row: Row) -> float:
 
 
 class _Book:
-    """Figures of the scenarios met so far."""
+    """Figures of the runs met so far, and what rows say of parts."""
 
-    def __init__(self, rows: Sequence[Row], say: Say) -> None:
-        self._say = say
-        self._figures: dict[str, Figures | InputError] = {}
+    def __init__(self, rows: Sequence[Row], runs: Runs, own: Descriptions) -> None:
+        self.runs = runs
+        self._own = own
         self._parts: dict[tuple[str, ...], list[float]] = defaultdict(list)
         for row in rows:
             self._note_part(row)
-
-    def look_up(self, row: Row) -> tuple[Setting, Figures]:
-        setting = setting_of(row)
-        if setting.key not in self._figures:
-            place = f"{setting.cluster.name} x{setting.cluster.num_ranks}"
-            self._say(f"{len(self._figures) + 1}: {row['method']}, {row['dataset']}, {row['model']} on {place}")
-            self._figures[setting.key] = _figures_or_error(setting)
-        outcome = self._figures[setting.key]
-        if isinstance(outcome, InputError):
-            raise outcome
-        return setting, outcome
 
     def speedup(self, row: Row, figures: Figures) -> float:
         base = base_of(row)
         if base["method"] == row["method"]:
             raise InputError("a speedup over itself is 1 by definition")
-        _, of_base = self.look_up(base)
+        of_base = self.runs.figures(base)
         return of_base["epoch_s"] / figures["epoch_s"]
 
     def part_figure(self, row: Row) -> float:
@@ -171,12 +232,15 @@ class _Book:
         params = params_of(row)
         partitioner = str(params.get("partitioner", "metis"))
         num_parts = number(row, "gpus")
-        card = load_card(row["dataset"])
+        card = find_card(row["dataset"], params, self._own.cards)
         card = card.cut() if cuts_edges(row) else card
         halo = from_card(card, num_parts, partitioner, inductive=is_inductive(row))
-        if row["metric"] not in PART_FIGURES:
+        metric = row["metric"].removesuffix("_max")
+        if metric not in PART_FIGURES:
             raise InputError(f"metric {row['metric']!r} is not one of a partition ({', '.join(PART_FIGURES)})")
-        each = PART_FIGURES[row["metric"]](halo)
+        each = PART_FIGURES[metric](halo)
+        if metric != row["metric"]:
+            return max(each)
         if "part" not in params:
             total = row["metric"] == "boundary_nodes" and "average" not in row["note"]
             return sum(each) if total else mean(each)
@@ -187,7 +251,7 @@ class _Book:
 
     def _note_part(self, row: Row) -> None:
         try:
-            if row["method"] == PARTITION and "part" in params_of(row):
+            if row["method"].lower() == PARTITION and "part" in params_of(row):
                 self._parts[_part_key(row)].append(float(row["value"]))
         except ValueError:
             return  # a bad row; it will be told when its turn comes
@@ -196,101 +260,3 @@ class _Book:
 def _part_key(row: Row) -> tuple[str, ...]:
     names = ("source", "where", "dataset", "train_graph", "gpus", "metric")
     return (*(row[name] for name in names), str(params_of(row).get("partitioner")))
-
-
-PART_FIGURES: Mapping[str, Callable[[Halo], list[float]]] = MappingProxyType(
-    {
-        "inner_nodes": lambda halo: halo.num_inner.tolist(),
-        "boundary_nodes": lambda halo: halo.num_halo.tolist(),
-        "boundary_inner_ratio": lambda halo: (halo.num_halo / halo.num_inner).tolist(),
-    }
-)
-
-
-def _figures_or_error(setting: Setting) -> Figures | InputError:
-    try:
-        workload = prepare(setting.scenario, setting.cluster.num_ranks)
-        return figures_of(predict_on(workload, setting.cluster), setting)
-    except InputError as error:
-        return error
-
-
-def figures_of(prediction: Prediction, setting: Setting) -> Figures:
-    """Every metric of a predicted scenario, as published timers and counters would show it."""
-    return {
-        **_times(prediction),
-        **_traffic(prediction, setting),
-        **memory_figures(prediction.workload.schedule, setting),
-    }
-
-
-def _times(prediction: Prediction) -> Figures:
-    schedule, summary = prediction.workload.schedule, prediction.summary
-    ranks = timers(prediction.trace, schedule, summary.warmup_epochs)
-    computes = [rank.compute_s for rank in ranks]
-    graph, layer = _waited(ranks, *HALO_WAITS), _waited(ranks, *LAYER_WAITS)
-    reduce_s, epoch_s = _waited(ranks, Kind.ALLREDUCE), summary.epoch_s
-    return {
-        "epoch_s": epoch_s,
-        "throughput": 1 / epoch_s,
-        "compute_s": mean(computes),
-        "compute_s_min": min(computes),
-        "compute_s_max": max(computes),
-        "graph_comm_s": graph,
-        "layer_comm_s": layer,
-        "comm_s": graph + layer,
-        "comm_ratio": (graph + layer) / epoch_s,
-        "reduce_s": reduce_s,
-        "optim_s": reduce_s + _computed(ranks, "step"),
-        "other_s": _computed(ranks, "loss", "refresh", "turn"),
-        "sampling_ratio": _computed(ranks, "sample_rows", "sample_drop", "rebuild") / epoch_s,
-        "bubble_s": _waited(ranks, BUBBLE),
-        "imbalance_s": _waited(ranks, IMBALANCE),
-    }
-
-
-def _waited(ranks: Sequence[Timers], *kinds: str) -> float:
-    return mean(sum(rank.waits.get(kind, 0.0) for kind in kinds) for rank in ranks)
-
-
-def _computed(ranks: Sequence[Timers], *verbs: str) -> float:
-    return mean(sum(rank.by_verb.get(verb, 0.0) for verb in verbs) for rank in ranks)
-
-
-def _traffic(prediction: Prediction, setting: Setting) -> Figures:
-    schedule = prediction.workload.schedule
-    kinds = {op.name: op.kind for op in schedule.ops}
-    by_kind: dict[Kind, float] = defaultdict(float)
-    for op, num_bytes in prediction.summary.bytes_per_epoch_by_op.items():
-        by_kind[kinds[op]] += num_bytes
-    total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
-    return {
-        "bytes_total": total if setting.counts_weights else total - by_kind[Kind.ALLREDUCE],
-        "bytes_graph": by_kind[Kind.EXCHANGE],
-        "bytes_layer": by_kind[Kind.SEND] + by_kind[Kind.RECV],
-        "bytes_weight_sync": by_kind[Kind.ALLREDUCE],
-        "boundary_nodes": prediction.workload.halo.volume if exchanges else 0,
-    }
-
-
-def memory_figures(schedule: Schedule, setting: Setting) -> Figures:
-    cluster = setting.cluster
-    ranks = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    held, beside_bytes = [memory.allocated_bytes for memory in ranks], 0.0
-    if setting.undivided is not None:
-        stages = prepare(setting.undivided, setting.undivided.method.options.stages).schedule
-        held = [device_memory(stages, cluster, stage).allocated_bytes for stage in range(stages.num_ranks)]
-        beside_bytes = LIBRARIES_BYTES + mean(memory.total_bytes - memory.allocated_bytes for memory in ranks)
-    return {
-        "memory_gb": beside_bytes + mean(held),
-        "memory_gb_max": beside_bytes + max(held),
-        "memory_host_kvs": sum(buffer.num_bytes for buffer in schedule.buffers if buffer.rank == SHARED),
-    }
-
-
-METRICS = frozenset(
-    {"epoch_s", "throughput", "compute_s", "compute_s_min", "compute_s_max", "graph_comm_s", "layer_comm_s", "comm_s"}
-    | {"comm_ratio", "reduce_s", "optim_s", "other_s", "sampling_ratio", "bubble_s", "imbalance_s", "bytes_total"}
-    | {"bytes_graph", "bytes_layer", "bytes_weight_sync", "boundary_nodes", "memory_gb", "memory_gb_max"}
-    | {"memory_host_kvs", SPEEDUP, *PART_FIGURES}
-)

@@ -10,18 +10,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.resources import files
+from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
-from halocast.cluster.catalogue import AllToAll, Cluster
-from halocast.methods import METHODS, gnnpipe
+from halocast.cluster.catalogue import Cluster
+from halocast.graph.card import Card
+from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
+from halocast.study.descriptions import Descriptions
+from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
+from halocast.study.sources import code_of
 from halocast.study.testbeds import load_testbed
-from halocast.study.workload import num_layers
 
 Row = dict[str, str]
 COLUMNS = (
@@ -39,38 +43,35 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, str]]] = MappingProxyType(
         "dropedge": ("bns", {"what": "dropedge"}),
         "bes": ("bns", {"what": "edges"}),
         "gnnpipe-hybrid": ("gnnpipe", {}),  # with several ways
+        "single-gpu": ("vanilla", {}),  # one rank: nobody to exchange with
+        "single-gpu-chunked": ("gnnpipe", {}),  # one stage
     }
 )
+SAME_MODEL: Mapping[str, str] = MappingProxyType({"graphsage": "sage", "resgcn+": "resgcn"})
+LATER = frozenset({"gin", "jknet", "jk-net", "graph-transformer"})  # models that there are not yet
+SHIPPED = Descriptions()
 SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
-# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model. The code of the GNNPipe authors
+# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model; a pipeline has a thread for the
+# exchanges of each layer. The code of the GNNPipe authors
 # does not; it multiplies before it aggregates in the first layer; its stages meet after every slot; it copies all
 # histories in every epoch, whether they are renewed or not; its backward computes nothing but activations again (their
 # table of chunk times does: its sum is 305 ms per GPU of reddit's GCN, of which the logged epochs spent 222); and its
 # halo exchange goes round by round, one peer at a time.
-SCRIPTS: dict[str, Any] = {"norm": "layer"}
+SCRIPTS: dict[str, Any] = {"norm": "layer", "lanes": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
-# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
-# Sylvie's code does not say. That its parts are random is read off compute, which no link touches: on ogbn-products BNS
-# at p = 0.1 halves it (0.180 to 0.085 s), so about three quarters of the edges are cut, as by random parts; then its
-# communication agrees as well. Its memory (6.7 against 5.3 GiB) does not: random parts would need more than that here.
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards. All
+# other scripts ask METIS for a small volume, Sylvie's too: memory and the rates between its hosts say the same.
 SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gnnpipe": MITHRIL,
         "mithril-log": MITHRIL,
         "psc": SCRIPTS | {"objective": "cut"},
-        "sylvie": SCRIPTS | {"partitioner": "random"},
     }
 )
-ROUNDS = frozenset({"gnnpipe", "mithril-log"})
-# Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
-# holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
-# stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
-# which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
-WHOLE_DEVICE = ROUNDS
-# What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
-LIBRARIES_BYTES = 1.4e9
-# Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
-ROWS_ONLY = frozenset({"bns"})
+# Traffic: BNS-GCN's "Epoch Comm" is that of rows sent forward: of the 100,221 halo rows that logs of its code count on
+# Reddit in 2 parts, x 0.1 x 256 x 4 bytes x 3 layers = 30.8 MB (30.4 printed); of 1,323,748 on ogbn-products in 5,
+# x 0.1 x 128 x 4 x 2 = 135.6 MB (138.7 printed).
+FORWARD_ONLY = frozenset({"bns"})
 # What a speedup is over, where it is not named as one of our methods.
 BASE = re.compile(r"\b(?:vs\.?|versus|over|relative to)\s+(?P<name>[\w-]+)")
 SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-parallel": "vanilla"})
@@ -78,19 +79,19 @@ SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a row measured. `undivided` are the stages whose memory it is, where the whole device is counted;
-    `counts_weights` says whether figures of traffic take in weights."""
+    """What a row measured; `counts_all` says whether figures of traffic take in gradients and weights beside rows sent
+    forward."""
 
     scenario: Scenario
+    card: Card
     cluster: Cluster
     ignored: tuple[str, ...]  # params that say nothing to us
-    undivided: Scenario | None
-    counts_weights: bool
+    counts_all: bool
 
     @property
     def key(self) -> str:
         """A key that is equal for settings that are predicted alike."""
-        return f"{self._place} {self.undivided is not None} {self.counts_weights}\n{format_scenario(self.scenario)}"
+        return f"{self._place} {self.counts_all} {self.card}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
@@ -102,9 +103,9 @@ class Setting:
         return f"{self.cluster.name} {self.cluster.num_hosts} {self.cluster.num_ranks}"
 
 
-def own_figures() -> Path:
+def own_figures() -> list[Path]:
     """The figures that come with the package."""
-    return Path(str(files("halocast.reports"))) / "measured.csv"
+    return [Path(str(files("halocast.reports"))) / name for name in ("measured.csv", "more.csv")]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -123,16 +124,17 @@ def read_rows(path: Path) -> list[Row]:
     return [dict(zip(header, cells, strict=False)) for cells in rows]
 
 
-def setting_of(row: Row) -> Setting:
+def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
     """The scenario and the cluster of a row; what is not stated or not known is an InputError that says so."""
     params = params_of(row)
     name, options = method_of(row)
-    _known_model(row)
+    kind = _known_model(row)
     source = row["source"]
+    card = find_card(row["dataset"], params, own.cards)
     tables: dict[str, dict[str, Any]] = {
-        "graph": {"dataset": row["dataset"], "source": "card", "inductive": is_inductive(row)},
+        "graph": {"dataset": card.name, "source": "card", "inductive": is_inductive(row)},
         "model": {
-            "kind": row["model"],
+            "kind": kind,
             "layers": number(row, "layers"),
             "hidden": number(row, "hidden"),
             "num_linear": number(row, "n_linear", 0),
@@ -140,51 +142,41 @@ def setting_of(row: Row) -> Setting:
         "method": {"name": name, **options},
     }
     known = {section: _known(section, name) for section in tables}
+    tables["code"] = {"name": own.code or code_of(source)}
     for key, value in SETUP.get(source, SCRIPTS).items():
         _place(tables, known, key, value)
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
     nodes = number(row, "nodes") if row["nodes"] else None
     scenario = build_scenario(tables, f"{source}, {row['where']}")
+    cluster = load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes, own=own.clusters)
     return Setting(
         scenario=scenario,
-        cluster=_as_run(source, load_testbed(row["testbed"], gpus=number(row, "gpus"), hosts=nodes)),
+        card=card,
+        cluster=cluster,
         ignored=tuple(ignored),
-        undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
-        counts_weights=source not in ROWS_ONLY,
+        counts_all=source not in FORWARD_ONLY,
     )
-
-
-def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
-    """The same stages, each on one rank: the chunks that its ways have side by side are one."""
-    options = scenario.method.options
-    if isinstance(options, gnnpipe.Options):
-        fitted = gnnpipe.fit(options, num_ranks, num_layers(scenario))
-        options = replace(fitted, ways=1, chunks=max(1, (fitted.chunks or 1) // (fitted.ways or 1)))
-    else:
-        options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
-    return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
-
-
-def _as_run(source: str, cluster: Cluster) -> Cluster:
-    """The testbed with the transport used as the source's code did."""
-    if source not in ROUNDS or cluster.nccl is None:
-        return cluster
-    return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
 
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:
     """The name that a row's method has here, and the options that make it that method."""
-    name, options = VARIANTS.get(row["method"], (row["method"], {}))
+    said = row["method"].lower()
+    name, options = VARIANTS.get(said, (said, {}))
     if name not in METHODS:
         raise InputError(f"method {row['method']!r} is not available")
     same = SAME_COUNT.search(str(params_of(row).get("edges_dropped", "")))
     return name, {**options, **({"rate": float(same["rate"])} if same else {})}
 
 
-def _known_model(row: Row) -> None:
+def _known_model(row: Row) -> ModelKind:
     require(bool(row["model"]), "model: not stated")
-    if row["model"] not in list(ModelKind):
-        raise unknown("model", row["model"], list(ModelKind))
+    name = row["model"].lower()
+    name = SAME_MODEL.get(name, name)
+    if name in LATER:
+        raise InputError(f"model {row['model']!r} needs a later version (there are: {', '.join(ModelKind)})")
+    if name not in list(ModelKind):
+        raise unknown("model", row["model"], map(str, ModelKind))
+    return ModelKind(name)
 
 
 def _known(section: str, method: str) -> set[str]:
@@ -216,9 +208,11 @@ def params_of(row: Row) -> dict[str, Any]:
 def value_of(row: Row) -> float:
     """The published figure of a row, in its unit."""
     try:
-        return float(row["value"])
+        value = float(row["value"])
     except ValueError:
         raise InputError(f"value = {row['value']!r}: expected a number") from None
+    require(isfinite(value), f"value = {row['value']!r}: expected a finite number")
+    return value
 
 
 def number(row: Row, key: str, default: int | None = None) -> int:

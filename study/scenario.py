@@ -120,6 +120,17 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSection:
+    """The implementation that is predicted: one of the catalogue, or of a file."""
+
+    name: str | None = None  # default: our own executor
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        require(self.name is None or self.file is None, "give either name or file, not both")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSection:
     """What `halocast plan` may choose from; empty means its defaults."""
 
@@ -160,6 +171,7 @@ class Scenario:
     model: ModelSection = field(default_factory=ModelSection)
     method: MethodSection = field(default_factory=MethodSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
+    code: CodeSection = field(default_factory=CodeSection)
     run: RunSettings = field(default_factory=RunSettings)
     world: WorldSection = field(default_factory=WorldSection)
     plan: PlanSection = field(default_factory=PlanSection)
@@ -170,12 +182,14 @@ class Scenario:
         return load_scenario(path, overrides)
 
 
-ALTERNATIVES = {"file": "name", "name": "file"}  # how to say which cluster
+ALTERNATIVES = {"file": "name", "name": "file"}  # how to say which cluster, or which code
+FILES = (("cluster", "file"), ("cluster", "profile"), ("code", "file"))
 SECTIONS = tuple(f.name for f in fields(Scenario))
 _RECORDS = {
     "graph": GraphSection,
     "model": ModelSection,
     "cluster": ClusterSection,
+    "code": CodeSection,
     "run": RunSettings,
     "world": WorldSection,
     "plan": PlanSection,
@@ -191,10 +205,10 @@ def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[
     """A scenario file with overrides on top, as tables; only the overrides are checked."""
     file = _scenario_path(path or DEFAULT)
     tables = read_toml(file)
-    cluster = tables.get("cluster")
-    for key in ("file", "profile"):
-        if isinstance(cluster, dict) and isinstance(cluster.get(key), str):
-            cluster[key] = str(file.parent / cluster[key])  # as the scenario's author saw it; absolute paths stay
+    for section, key in FILES:
+        table = tables.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = str(file.parent / table[key])  # as the scenario's author saw it; absolute paths stay
     for override in overrides:
         set_key(tables, *parse_override(override))
     return tables
@@ -202,7 +216,7 @@ def load_tables(path: str | None = None, overrides: Sequence[str] = ()) -> dict[
 
 def set_key(tables: dict[str, Any], section: str, key: str, value: Any) -> None:
     table = tables.setdefault(section, {})
-    if section == "cluster" and key in ALTERNATIVES:
+    if section in ("cluster", "code") and key in ALTERNATIVES:
         table.pop(ALTERNATIVES[key], None)  # the one replaces the other
     table[key] = value
 

@@ -11,7 +11,7 @@ from halocast.reports.summary import ErrorBand, Summary
 from halocast.schedule.approximation import Approximation, approximation_of
 from halocast.schedule.ir import Schedule
 from halocast.schedule.races import order_matters
-from halocast.study.bands import error_band
+from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster
 from halocast.study.predict import predict_on
 from halocast.study.scenario import Scenario
@@ -42,11 +42,11 @@ def time_it(scenario: Scenario) -> EpochTiming:
     """Predict a scenario's epoch on its cluster."""
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks)
-    summary, method = predict_on(workload, cluster, lean=True).summary, workload.scenario.method
-    band = error_band(summary)
+    predicted, method = predict_on(workload, cluster, lean=True).summary, workload.scenario.method
+    summary = with_band(predicted, workload, cluster)
     return EpochTiming(
         summary=summary,
-        band=band if isinstance(band, ErrorBand) else None,
+        band=summary.known_band,
         approximation=approximation_of(workload.schedule),
         order_matters=order_matters(workload.schedule),
         comparable=_is_comparable(workload.schedule),

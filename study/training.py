@@ -14,7 +14,9 @@ from halocast.reports.scores import ErrorCurve
 from halocast.reports.summary import FoundAges, Scores, StaleError
 from halocast.schedule.order import Moment, list_order
 from halocast.sim.engine import moments
+from halocast.sim.lower import lower
 from halocast.study.clusters import scenario_cluster
+from halocast.study.codes import scenario_code
 from halocast.study.pipelines import settled
 from halocast.study.run import make_job, prepare_run, stale_errors
 from halocast.study.scenario import Scenario, build_scenario
@@ -98,14 +100,15 @@ def _order(workload: Workload, clock: Mapping[str, Mapping[str, object]] | None)
         return list_order(workload.schedule, epochs)
     scenario = build_scenario(clock, "clock")
     cluster, section = scenario_cluster(scenario), scenario.cluster
-    schedule = prepare(scenario, cluster.num_ranks).schedule
+    timed, code = prepare(scenario, cluster.num_ranks), scenario_code(scenario)
     return moments(
-        schedule,
+        lower(timed.schedule, code, timed.spec),
         cluster,
         num_epochs=epochs,
         world=scenario.world.world,
         sharing=section.links,
         tolerance=section.tolerance,
+        code=code,
     )
 
 

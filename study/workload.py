@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from halocast.base.errors import InputError, unknown
-from halocast.graph.card import card_names, load_card
+from halocast.graph.card import Card, card_names, load_card
 from halocast.graph.chunks import chunks_from_card, ways_of_graph
 from halocast.graph.formats.loaders import load
 from halocast.graph.graph import Graph, induced
@@ -56,11 +56,18 @@ def silent(text: str) -> None:
 
 
 def prepare(
-    scenario: Scenario, num_ranks: int, *, data: bool = False, graph: Graph | None = None, say: Say = silent
+    scenario: Scenario,
+    num_ranks: int,
+    *,
+    data: bool = False,
+    graph: Graph | None = None,
+    card: Card | None = None,
+    say: Say = silent,
 ) -> Workload:
     """Sizes, model and schedule of a scenario.
 
-    `data` asks for the graph itself (a real run needs it); `graph` is one from memory, in place of the scenario's.
+    `data` asks for the graph itself (a real run needs it); `graph` is one from memory, in place of the scenario's, and
+    `card` a description in place of the one that has its name.
     """
     if graph is not None:
         scenario = replace(scenario, graph=replace(scenario.graph, dataset=graph.name, source=Source.DATA))
@@ -72,9 +79,9 @@ def prepare(
     assignment = whole = None
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
-    if not data and graph is None and is_card(scenario.graph):
+    if not data and graph is None and (card is not None or is_card(scenario.graph)):
         section = scenario.graph
-        card = load_card(section.dataset)
+        card = load_card(section.dataset) if card is None else card
         card = card.cut() if section.objective is Objective.CUT else card
         if method.chunks:
             halo = chunks_from_card(card, num_parts, num_ways=options.ways, inductive=section.inductive)

@@ -19,11 +19,14 @@ MAY_IMPORT = {
     "models": {"base"},
     "methods": {"base", "schedule", "graph", "models"},
     "cluster": {"base"},
-    "sim": {"base", "schedule", "models", "cluster"},
+    "codes": {"base", "models", "cluster"},
+    "sim": {"base", "schedule", "models", "cluster", "codes"},
     "exec": {"base", "schedule", "graph", "models"},
-    "calibrate": {"base", "schedule", "graph", "models", "cluster", "sim", "exec", "reports"},
+    "calibrate": {"base", "schedule", "graph", "models", "cluster", "codes", "sim", "exec", "reports"},
     "reports": {"base", "schedule"},
-    "study": {"base", "schedule", "graph", "models", "methods", "cluster", "sim", "exec", "calibrate", "reports"},
+    "study": {
+        *("base", "schedule", "graph", "models", "methods", "cluster", "codes", "sim", "exec", "calibrate", "reports")
+    },
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 TORCH = {

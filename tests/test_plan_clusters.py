@@ -47,7 +47,6 @@ def test_faster_staging_is_faster_processors_for_gloo() -> None:
     assert before.rank_bytes_per_s is not None
     rates = (after.stream_bytes_per_s, after.host_bytes_per_s, after.rank_bytes_per_s)
     assert rates == (2 * before.stream_bytes_per_s, 2 * before.host_bytes_per_s, 2 * before.rank_bytes_per_s)
-    assert after.exchange_s == before.exchange_s / 2
     assert after.latency_s == before.latency_s
 
 
@@ -86,7 +85,7 @@ def test_another_device_is_everywhere() -> None:
         (["cluster.network_gbps=-1"], "network_gbps = -1.0: needs to be above 0"),
         (["cluster.pcie_speed=0"], "pcie_speed = 0.0: needs to be above 0"),
         (["cluster.transport=nccl", "cluster.staging_speed=2"], "staging_speed = 2.0: nccl goes from device to device"),
-        (["cluster.device=h200"], "unknown device 'h200'"),
+        (["cluster.device=h300"], "unknown device 'h300'"),
         (["cluster.nvlink_speed=2"], "nvlink_speed = 2.0: t4-3x2-15gbe has no such links"),
         (["cluster.name=cpu-local", "cluster.network_gbps=10"], "network_gbps = 10.0: cpu-local has no such links"),
         (["cluster.name=t4-x8-g4dn", "cluster.hosts=2"], "hosts = 2: t4-x8-g4dn has no network between hosts"),

@@ -8,7 +8,7 @@ import pytest
 
 from halocast.base.errors import InputError
 from halocast.cli import run
-from halocast.study.accuracy import Accuracy
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.choices import Aim, Goal, RankedPlan
 from halocast.study.compare import MethodComparison, compare
 from halocast.study.known import case_of

@@ -1,5 +1,7 @@
 """The text form is the exact inverse of itself and names the line it cannot read."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from schedules import legal_schedules, two_rank_exchange
@@ -18,6 +20,14 @@ def test_parse_is_the_inverse_of_format(schedule: Schedule) -> None:
 def test_format_is_the_inverse_of_parse(schedule: Schedule) -> None:
     text = format_schedule(schedule)
     assert format_schedule(parse_schedule(text)) == text
+
+
+def test_a_schedule_may_know_the_degrees_of_its_graph() -> None:
+    schedule = replace(two_rank_exchange(lag=1, every=5), degree_sigma=1.574)
+    text = format_schedule(schedule)
+    assert text.splitlines()[0] == "schedule ranks=2 degree_sigma=1.574"
+    assert parse_schedule(text) == schedule
+    assert parse_schedule(text).degree_sigma == 1.574
 
 
 def test_an_op_reads_as_it_is_documented() -> None:

@@ -95,7 +95,6 @@ STAGED = Gloo(
     stream_bytes_per_s=8e8,
     host_bytes_per_s=11e9,
     latency_s=8e-5,
-    exchange_s=0.018,
     rank_bytes_per_s=3.4e9,
     streams=Streams.PAIR,
     compute_slowdown=1.45,
@@ -144,7 +143,21 @@ def test_clusters_of_the_catalogue_are_literally_these() -> None:
 
 
 def test_a_device_of_the_catalogue_is_literally_this() -> None:
-    efficiency = Efficiency(flops=0.67, gemm_tile=32, stream=0.9, gather=0.5, spmm_hit=4.5, spmm_skew=2.0)
+    efficiency = Efficiency(
+        flops=0.87,
+        flops_shared=0.65,
+        matrix=0.78,
+        gemm_tile=32,
+        stream=0.85,
+        gather=0.5,
+        degree_sigma=1.0,
+        spmm_columns=128,
+        spmm_entry_clocks=16,
+        spmm_row_clocks=24,
+        spmm_store=0.59,
+        spmm_skew=0.097,
+        spmm_blend=3,
+    )
     assert load_device("cpu") == Device(
         name="cpu",
         source="measured: one core of a Xeon at 2.80 GHz, torch 2.13 on one thread",
@@ -155,10 +168,19 @@ def test_a_device_of_the_catalogue_is_literally_this() -> None:
         cache_bytes=1.25e6,
         launch_s=2e-6,
         efficiency=efficiency,
+        cache_bytes_per_s=14.5e9,
+        fmas_shared=True,
         transports=(Transport.GLOO,),
     )
     h100 = load_device("h100")
     assert (h100.memory_bytes, h100.launch_s, h100.pcie_bytes_per_s) == (80_000_000_000, 8.5e-6, 16 * 3.938e9)
+    assert (h100.cache_rate, h100.unit_clocks_per_s, h100.matrix_share) == (9.8e12, 67e12 / 256, 0.8)
+
+
+def test_a_cache_of_unknown_rate_is_as_fast_as_memory() -> None:
+    gaudi = load_device("gaudi2")
+    assert gaudi.cache_bytes_per_s is None
+    assert gaudi.cache_rate == gaudi.memory_bytes_per_s == 2.46e12
 
 
 def test_a_transport_says_how_it_overlaps_and_reduces(tmp_path: Path) -> None:
@@ -229,11 +251,16 @@ def test_no_host_link_is_faster_than_the_slot_of_its_device(name: str) -> None:
 def test_every_device_loads_with_plausible_figures(name: str) -> None:
     device = load_device(name)
     assert device.name == name
-    assert device.source.startswith(("spec sheet: ", "measured: "))
-    assert 4e9 <= device.memory_bytes <= 80e9
-    assert device.fp64_flops_per_s <= device.fp32_flops_per_s <= 100e12
-    assert device.cache_bytes < 1e8 < device.memory_bytes_per_s < 4e12
+    assert device.source.startswith(("spec sheet: ", "data sheet, ", "second hand, not verified: ", "measured: "))
+    assert 4e9 <= device.memory_bytes <= 300e9
+    assert device.fp64_flops_per_s <= device.fp32_flops_per_s <= 250e12
+    assert device.cache_bytes < 3e8 < device.memory_bytes_per_s < 9e12
     assert 1e-6 <= device.launch_s <= 1e-5
+    assert 1 <= device.cache_rate / device.memory_bytes_per_s < 7
+    if device.unit_clocks_per_s is not None:  # a GPU has 20 to 320 units at 0.9 to 3 GHz
+        assert 20 * 0.9e9 < device.unit_clocks_per_s < 320 * 3e9
+    for fast in filter(None, (device.tf32_flops_per_s, device.bf16_flops_per_s)):
+        assert device.fp32_flops_per_s <= fast <= 40 * device.fp32_flops_per_s
 
 
 def test_a_device_is_its_spec_sheet_in_si_units() -> None:

@@ -7,7 +7,8 @@ import pytest
 from schedules import op
 
 from halocast.base.delays import Delay
-from halocast.cluster.catalogue import AllToAll, Cluster, load_cluster
+from halocast.cluster.catalogue import Cluster, load_cluster
+from halocast.codes.implementation import BARE, AllToAll, Implementation
 from halocast.schedule.check import check
 from halocast.schedule.ir import Exchange, Lane, Matrix, Schedule
 from halocast.sim.engine import simulate
@@ -31,20 +32,18 @@ def exchange(counts: list[list[int]]) -> Schedule:
     return check(Schedule(num_ranks=num, ops=ops, matrices=(Matrix("halo", np.array(counts)),)))
 
 
-def ends(schedule: Schedule, cluster: Cluster, late: int | None = None) -> list[float]:
+IN_ROUNDS = replace(BARE, exchange=AllToAll.ROUNDS)
+
+
+def ends(schedule: Schedule, cluster: Cluster, late: int | None = None, code: Implementation = BARE) -> list[float]:
     delays = () if late is None else (Delay(rank=late, low_s=1.0, high_s=1.0),)
-    trace = simulate(schedule, cluster, 1, world=World(delays=delays))
+    trace = simulate(schedule, cluster, 1, world=World(delays=delays), code=code)
     return [
         span.end_s
         for rank in range(schedule.num_ranks)
         for span in trace.spans
         if (span.rank, span.op) == (rank, "swap")
     ]
-
-
-def in_rounds(cluster: Cluster) -> Cluster:
-    assert cluster.nccl is not None
-    return replace(cluster, nccl=replace(cluster.nccl, exchange=AllToAll.ROUNDS))
 
 
 ONLY_FIRST_TO_LAST = [[0, 0, 10], [0, 0, 0], [0, 0, 0]]
@@ -69,13 +68,13 @@ def test_ranks_that_have_come_exchange_while_another_is_late() -> None:
 def test_rounds_pay_each_peer_after_the_other() -> None:
     """Three rounds of 10 MB: as long as three exchanges of one peer each."""
     pairs = [ends(exchange([[10 * (j == (i + k) % 4) for j in range(4)] for i in range(4)]), GPUS) for k in (1, 2, 3)]
-    rounds = ends(exchange(EVEN), in_rounds(GPUS))
+    rounds = ends(exchange(EVEN), GPUS, code=IN_ROUNDS)
     assert rounds == pytest.approx([sum(max(pair) for pair in pairs)] * 4, rel=1e-9)
 
 
 def test_in_rounds_a_late_rank_delays_those_whose_turn_with_it_comes_first() -> None:
     """3 sends to 0 alone, in round 1 of both; its lateness holds up everything that 0 does in later rounds."""
     needs = [[0, 0, 10, 0], [0, 0, 0, 0], [0, 0, 0, 0], [10, 0, 0, 0]]
-    together, rounds = ends(exchange(needs), GPUS, late=3), ends(exchange(needs), in_rounds(GPUS), late=3)
+    together, rounds = ends(exchange(needs), GPUS, late=3), ends(exchange(needs), GPUS, late=3, code=IN_ROUNDS)
     assert together[2] < 0.1
     assert rounds[2] > 1.0

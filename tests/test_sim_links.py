@@ -28,7 +28,6 @@ from halocast.cluster.machine import Streams
 from halocast.schedule.ir import AllReduce as Sum
 from halocast.sim.network.collectives import tree_edges
 from halocast.sim.network.links import SharedLinks, UnlimitedLinks, after
-from halocast.sim.network.queued import QueuedLinks
 from halocast.sim.network.transports import STAGES
 
 GLOO = Cluster(
@@ -151,17 +150,6 @@ def test_what_a_rank_sends_and_receives_shares_its_thread() -> None:
     through = [(0.0, 0, 1, 100), (0.0, 1, 0, 100)]
     assert arrivals(GLOO, through) == [(0.5 + 1) + (1 + 10) + (0.5 + 1)] * 2
     assert arrivals(threaded, through) == pytest.approx([(0.5 + 1) + (1 + 100 / 6) + (0.5 + 1)] * 2)
-
-
-@pytest.mark.parametrize("links", [SharedLinks, QueuedLinks])
-def test_an_exchange_is_prepared_before_its_first_byte(links: type[SharedLinks]) -> None:
-    assert GLOO.gloo is not None
-    prepared, found = replace(GLOO, gloo=replace(GLOO.gloo, exchange_s=7.0)), list[float]()
-    env = simpy.Environment()
-    links(env, prepared).send(0, np.array([1]), np.array([100]), lambda _, times: found.append(float(times[0])))
-    env.run()
-    assert found == [7 + (0.5 + 1) + (1 + 10) + (0.5 + 1)]
-    assert ring(prepared, (0, 1), 100) == ring(GLOO, (0, 1), 100)  # a collective is no exchange
 
 
 def test_cpu_processes_have_nothing_to_stage() -> None:

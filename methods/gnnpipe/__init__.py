@@ -85,6 +85,7 @@ def gnnpipe(halo: Halo, spec: ModelSpec, options: Options, numbers: Numbers = Nu
         matrices=way_matrices(halo, grid) if options.ways > 1 else (),
         buffers=tuple(buffer for stage in stages for buffer in stage.buffers()),
         ops=tuple(op for stage in stages for op in stage.ops()),
+        degree_sigma=halo.degree_sigma,
         meta=(
             ("method", "gnnpipe"),
             ("sizes", halo.source),

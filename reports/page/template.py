@@ -11,10 +11,18 @@ from halocast.reports.comparison import family
 from halocast.reports.table import seconds, size
 
 
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _lean(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.0%}"
+
+
 @cache
 def environment() -> Environment:
     engine = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    engine.filters |= {"seconds": seconds, "size": size, "family": family}
+    engine.filters |= {"seconds": seconds, "size": size, "family": family, "share": _share, "lean": _lean}
     return engine
 
 

@@ -51,7 +51,7 @@ class QueuedLinks(SharedLinks):
     def send(self, source: int, targets: Ints, num_bytes: Ints, done: Arrived) -> None:
         """Queue messages for all stages at once: when each arrives is known as soon as it is queued."""
         whole = num_bytes.astype(np.float64)
-        ready = passed = np.full(len(targets), self._env.now + self.stages.begin_s)
+        ready = passed = np.full(len(targets), self._env.now)
         for stage in range(self.stages.num):
             routes, latency_s = self.stages.table(stage, source)
             sizes = whole * (self.stages.overhead if stage == self.stages.wire else 1.0)

@@ -38,7 +38,7 @@ class Stages(Protocol):
     caps: Floats
     chunk_bytes: float | None  # a message goes through the stages in pieces of this size; none: as a whole
     allreduce: Summing
-    begin_s: float  # before the first stage of what a rank sends at a time
+    step_s: float | None  # of a collective's steps after the first; none: as that
     one_socket: bool  # an all-reduce queues behind the messages of a pair
     cores: Mapping[Part, tuple[int, float]]  # of shared ones: the link that stands for them, core seconds per byte
 
@@ -84,6 +84,7 @@ class GlooStages:
 
     overhead = 1.0
     allreduce = Summing.RING
+    step_s: float | None = None
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         gloo = settings_of(cluster)
@@ -94,7 +95,6 @@ class GlooStages:
         self.cores: Mapping[Part, tuple[int, float]] = self._add_cores(gloo)
         # large clusters do without a link per pair: there a stream only caps each of its messages
         self._paired = gloo.streams is Streams.PAIR and cluster.num_ranks <= MOST_PAIRED
-        self.begin_s = gloo.exchange_s
         self.one_socket = gloo.streams is Streams.PAIR
         self._threads = self._add_threads(gloo)
         self._slowed = gloo.transfer_slowdown > 1  # then each rank has a cap of its own, else all share one value
@@ -199,7 +199,6 @@ class NcclStages:
 
     num, wire = 1, 0
     chunk_bytes: float | None = None  # peer to peer has no stages to pipeline
-    begin_s = 0.0
     one_socket = False
     cores: Mapping[Part, tuple[int, float]] = MappingProxyType({})
 
@@ -209,7 +208,7 @@ class NcclStages:
         self._cluster, self._topology, self._latency_s = cluster, topology, nccl.latency_s
         self._hosts: Ints = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
         self.overhead = 1 / nccl.efficiency
-        self.allreduce = nccl.allreduce
+        self.allreduce, self.step_s = nccl.allreduce, nccl.step_s
         remote = nccl.remote_bytes_per_s
         self.caps = np.array([] if remote is None else [remote * self.overhead])
         self._tables: dict[int, tuple[Ints, Floats]] = {}
