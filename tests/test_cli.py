@@ -74,7 +74,7 @@ def test_a_card_is_enough_to_simulate_a_graph_that_is_not_here(capsys: pytest.Ca
 def test_tables_are_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", *SMALL]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split()[:3] == ["method", "how", "on"]
+    assert out.splitlines()[0].split()[:4] == ["method", "kind", "how", "on"]
     assert "fits" in out
 
 

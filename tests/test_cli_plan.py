@@ -1,5 +1,6 @@
 """What `plan` says: what it ranks, the best of two lists, whether one GPU is enough; at any width of the terminal."""
 
+import json
 import re
 
 import pytest
@@ -24,13 +25,13 @@ def test_the_first_lines_say_what_is_ranked_and_answer_three_questions(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    lines = said(capsys, *space("'vanilla', 'pipegcn', 'bns'", "1, 4", "plan.min_rate=0.3"))
+    lines = said(capsys, *space("'vanilla', 'pipegcn', 'bns'", "1, 8", "plan.min_rate=0.3"))
     asked = r"`halocast converge --set graph\.dataset=reddit --set .*`\."
     assert re.fullmatch(rf"Ranks seconds per epoch, not results: accuracy is not known; run {asked}", lines[0])
     epoch = r"[\d.]+ m?s an epoch \(likely [\d.]+ m?s to [\d.]+ m?s\), [\d.e-]+ USD"
-    assert re.fullmatch(rf"Best exact: vanilla on 4 x {L4}: {epoch}\.", lines[1])
+    assert re.fullmatch(rf"Best exact: vanilla on 8 x {L4}: {epoch}\.", lines[1])
     assert re.fullmatch(
-        rf"Best approximate, by epoch alone: bns \(rate=0\.3\) on 4 x {L4}: {epoch}; some rows are left out\.", lines[2]
+        rf"Best approximate, by epoch alone: bns \(rate=0\.3\) on 8 x {L4}: {epoch}; some rows are left out\.", lines[2]
     )
     assert re.fullmatch(
         rf"One GPU is enough: vanilla on 1 x {L4}: [\d.]+ m?s an epoch for [\d.e-]+ USD, [\d.]+ times that of the best "
@@ -93,5 +94,8 @@ def test_where_one_gpu_is_too_slow_it_says_so(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "500")
-    lines = said(capsys, *space("'vanilla'", "1, 8"), "--limit-s", "0.4")
+    choices = json.loads("\n".join(said(capsys, *space("'vanilla'", "1, 8"), "--exhaustive", "--json")))["exact"]
+    epochs = {choice["ranks"]: choice["epoch_s"] for choice in choices}
+    assert epochs[8] < epochs[1]
+    lines = said(capsys, *space("'vanilla'", "1, 8"), "--limit-s", str((epochs[8] + epochs[1]) / 2))
     assert re.fullmatch(r"One GPU is not enough: an epoch takes at least \d+ ms\.", one_gpu(lines))
