@@ -19,8 +19,9 @@ from halocast.reports.curves import Converged
 from halocast.reports.page.place import require_report_place
 from halocast.reports.page.report import write_report
 from halocast.reports.summary import Summary
+from halocast.reports.table import seconds
 from halocast.reports.to_target import rows
-from halocast.reports.verdict import verdict, verdict_dict
+from halocast.reports.verdict import best_exact, verdict, verdict_dict
 from halocast.schedule.ir import Kernel
 from halocast.study.asked_accuracy import Accuracy
 from halocast.study.banded import with_band
@@ -66,7 +67,10 @@ class MethodComparison(Showable):
     content: Comparison
 
     def line(self) -> str:
-        return " ".join(self.verdict)
+        best, alone = best_exact(self.content), self.content.alone
+        known = [] if best is None else [f"best exact {best.method}, {seconds(best.summary.epoch_s)} an epoch"]
+        known += [f"one GPU {seconds(alone.epoch_s)}"] if isinstance(alone, Summary) and alone.fits else []
+        return "; ".join([f"{len(self.content.predicted)} methods", *known])
 
     @property
     def verdict(self) -> list[str]:
