@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: pythons demo docs examples programs check test slow bench accuracy published unseen scores clean
+.PHONY: pythons demo docs examples programs check test slow bench accuracy published kernels unseen scores stand-ins clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -80,9 +80,18 @@ unseen: $(VENV)/.ready  ## the same for real graphs and attention: DATA is a dir
 	  --methods vanilla,pipegcn,bns,digest,gnnpipe | sed -n '/scenarios were compared/,$$p' | grep -v '^Predicted with' | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py unseen
 
+kernels: $(VENV)/.ready  ## the constants of kernels fitted again, and their errors on what was left out, into docs/accuracy.md
+	$(BIN)/python benchmarks/compute_fit.py $(SHARED) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py kernels
+
 scores: $(VENV)/.ready  ## scores of all methods on real graphs, into docs/scores.md (45 minutes on two cores; goes on where it was)
 	$(BIN)/python benchmarks/scores.py --data $(DATA) $(SCORES) | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py scores
+
+stand-ins: $(VENV)/.ready  ## whether stand-ins tell the truth, into docs/stand-ins.md (10 minutes on an idle core; goes on where it was)
+	$(BIN)/python benchmarks/stand_ins.py --data $(DATA) | tee -a /dev/stderr | \
+	  $(BIN)/python benchmarks/into_docs.py standins
+	$(BIN)/python benchmarks/published_curves.py --published $(DATA)/../published | tee -a /dev/stderr | \
+	  $(BIN)/python benchmarks/into_docs.py curves
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info reports-out

@@ -7,12 +7,15 @@
   written below as our kernels, after the released code: the GCN's first layer multiplies before it aggregates, the
   others aggregate first; every gradient is computed, the features' too, and is added to a buffer that was cleared. The
   columns a chunk gathers from are not in the table: its own vertices and the mean halo of the dataset's card.
+* `more.csv`, rows of Plexus: all sparse products of an epoch on a 3D grid of A100s, which nothing is fitted to. From
+  layer to layer the axes of the grid swap roles (rows, columns and width of the product); blocks are taken to be equal.
 
-Every other graph is fitted, and of chunks those of even index, so that one that appears in several files of the logs is
-on one side only.
+Graphs are in two halves, every other one by name, and chunks by even and odd index, so that one that appears in several
+files of the logs is on one side only.
 """
 
 import csv
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -34,12 +37,12 @@ FP16 = {"cusparse_fp32_ms": "fp32", "cusparse_fp16_ms": "fp16"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured time; `fitted` tells the half it belongs to."""
+    """One measured time, and the half it belongs to; of neither, nothing is fitted to it."""
 
     groups: tuple[str, ...]  # what it is reported under: the table first
     device: str
     sigma: float  # of the graph's degrees
-    fitted: bool
+    half: int | None
     kernels: Counter[Kernel]
     measured_s: float
     call_s: float | None = None  # of the program that measured it, in place of a launch
@@ -150,7 +153,7 @@ def _chunk_layers(row: dict[str, str]) -> Iterator[Sample]:
             groups=("A5000 layers", row["dataset"], row["model"], f"LT{layer_type}", f"K={chunk.num_parts}"),
             device="a5000",
             sigma=card_sizes(chunk.dataset, chunk.num_parts)[3],
-            fitted=int(row["chunk"]) % 2 == 0,
+            half=int(row["chunk"]) % 2,
             kernels=chunk.kernels(row["model"], layer_type),
             measured_s=float(row[f"LT{layer_type}_ms"]) * 1e-3,
         )
@@ -158,13 +161,13 @@ def _chunk_layers(row: dict[str, str]) -> Iterator[Sample]:
 
 def rtx_samples(path: Path) -> list[Sample]:
     rows = _rows(path)
-    fitted = _every_other(row["dataset"] for row in rows)
+    halves = _halves(row["dataset"] for row in rows)
     return [
         Sample(
             groups=(f"{row['gpu']} {numbers}", "synthetic" if synthetic else "real", f"width {row['width']}"),
             device=RTX[row["gpu"]],
             sigma=UNIFORM if synthetic else math.sqrt(math.log1p(float(row["cv_degree"]) ** 2)),
-            fitted=row["dataset"] in fitted,
+            half=halves[row["dataset"]],
             kernels=Counter([_spmm(row, Numbers.BFLOAT16 if numbers == "fp16" else Numbers.FLOAT32)]),
             measured_s=float(row[column]) * 1e-3,
         )
@@ -176,13 +179,13 @@ def rtx_samples(path: Path) -> list[Sample]:
 
 def a100_samples(path: Path) -> list[Sample]:
     rows = _rows(path)
-    fitted = _every_other(f"{row['rows']:0>9} {row['cols']:0>9}" for row in rows)
+    halves = _halves(f"{row['rows']:0>9} {row['cols']:0>9}" for row in rows)
     return [
         Sample(
             groups=("A100 fp32", "uniform", f"width {row['width']}"),
             device="a100-40",
             sigma=UNIFORM,
-            fitted=f"{row['rows']:0>9} {row['cols']:0>9}" in fitted,
+            half=halves[f"{row['rows']:0>9} {row['cols']:0>9}"],
             kernels=Counter([_spmm(row, Numbers.FLOAT32)]),
             measured_s=float(row["ms"]) * 1e-3,
             call_s=TORCH_CALL_S,
@@ -191,8 +194,30 @@ def a100_samples(path: Path) -> list[Sample]:
     ]
 
 
-def _every_other(graphs: Iterable[str]) -> frozenset[str]:
-    return frozenset(sorted(set(graphs))[::2])
+def plexus_samples(path: Path) -> list[Sample]:
+    return [_grid(row) for row in _rows(path) if row["source"] == "plexus" and row["metric"] == "spmm_s"]
+
+
+def _grid(row: dict[str, str]) -> Sample:
+    grid = json.loads(row["params"])
+    nodes, nnz, (x, y, z) = grid["num_nodes"], grid["nnz"], (grid[axis] for axis in "XYZ")
+    launched = []
+    for (rows, cols, columns), width in zip(((z, x, y), (x, y, z), (y, z, x)), grid["feats"], strict=True):
+        block, entries, wide = (nodes // rows, nodes // cols), nnz // (rows * cols), max(1, width // columns)
+        launched += [Kernel("spmm", (*way, entries, wide)) for way in (block, block[::-1])]
+    return Sample(
+        groups=("Plexus grids", row["dataset"]),
+        device="a100-40",
+        sigma=UNIFORM,  # rows and columns are shuffled
+        half=None,
+        kernels=Counter(launched),
+        measured_s=float(row["value"]),
+        call_s=TORCH_CALL_S,
+    )
+
+
+def _halves(graphs: Iterable[str]) -> dict[str, int]:
+    return {graph: place % 2 for place, graph in enumerate(sorted(set(graphs)))}
 
 
 def _spmm(row: dict[str, str], numbers: Numbers) -> Kernel:
@@ -206,4 +231,5 @@ def all_samples(shared: Path) -> list[Sample]:
         *rtx_samples(shared / "kernels/spmm_rtx.csv"),
         *a100_samples(shared / "kernels/spmm_a100.csv"),
         *chunk_samples(shared / "published/chunk_compute.csv"),
+        *plexus_samples(shared / "published/more.csv"),
     ]

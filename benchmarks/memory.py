@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from halocast.base.errors import InputError
+from halocast.sim.lower import lower
 from halocast.sim.memory import device_memory
+from halocast.study.codes import scenario_code
 from halocast.study.published_figures import memory_figures
 from halocast.study.published_rows import Row, Setting, own_figures, read_rows, setting_of
 from halocast.study.workload import prepare
@@ -43,10 +45,12 @@ def published(paths: Iterable[Path]) -> Iterator[tuple[Row, Setting]]:
 
 def show(row: Row, setting: Setting) -> float:
     """Prints one row; returns the relative error."""
-    schedule = prepare(setting.scenario, setting.cluster.num_ranks).schedule
-    memories = [device_memory(schedule, setting.cluster, rank) for rank in range(schedule.num_ranks)]
+    workload = prepare(setting.scenario, setting.cluster.num_ranks)
+    code = scenario_code(setting.scenario)
+    schedule = lower(workload.schedule, code, workload.spec)
+    memories = [device_memory(schedule, setting.cluster, rank, code) for rank in range(schedule.num_ranks)]
     allocated = [one.allocated_bytes / GIB for one in memories]
-    said, value = memory_figures(schedule, setting)[row["metric"]] / GIB, float(row["value"])
+    said, value = memory_figures(workload, setting)[row["metric"]] / GIB, float(row["value"])
     fullest = max(memories, key=lambda one: one.total_bytes)
     largest = ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in fullest.contributors[:6])
     name = f"{row['source']} {row['dataset']} {row['model']} {row['method']} {row['metric'].removeprefix('memory_gb')}"

@@ -9,7 +9,7 @@ from typing import Any
 from halocast.base.files import whole_directory
 from halocast.reports.figures import Bars, Dot, draw_errors
 from halocast.reports.page.accuracy import render_accuracy
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published import ERRORS_HEAD, PublishedResult, shown_errors, verdict
 from halocast.reports.published_scores import (
     UNITS,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.graph.halo import from_card
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict
 from halocast.reports.published_report import MadeBy, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores

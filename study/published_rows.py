@@ -19,14 +19,13 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster
 from halocast.graph.card import Card
-from halocast.methods import METHODS, gnnpipe
+from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
 from halocast.study.descriptions import Descriptions
 from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
 from halocast.study.sources import code_of
 from halocast.study.testbeds import load_testbed
-from halocast.study.workload import num_layers
 
 Row = dict[str, str]
 COLUMNS = (
@@ -68,13 +67,6 @@ SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "psc": SCRIPTS | {"objective": "cut"},
     }
 )
-# Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
-# holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
-# stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
-# which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
-WHOLE_DEVICE = frozenset({"gnnpipe", "mithril-log"})
-# What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
-LIBRARIES_BYTES = 1.4e9
 # Traffic: BNS-GCN's "Epoch Comm" is that of rows sent forward: of the 100,221 halo rows that logs of its code count on
 # Reddit in 2 parts, x 0.1 x 256 x 4 bytes x 3 layers = 30.8 MB (30.4 printed); of 1,323,748 on ogbn-products in 5,
 # x 0.1 x 128 x 4 x 2 = 135.6 MB (138.7 printed).
@@ -86,21 +78,19 @@ SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a row measured. `undivided` are the stages whose memory it is, where the whole device is counted;
-    `counts_all` says whether figures of traffic take in gradients and weights beside rows sent forward."""
+    """What a row measured; `counts_all` says whether figures of traffic take in gradients and weights beside rows sent
+    forward."""
 
     scenario: Scenario
     card: Card
     cluster: Cluster
     ignored: tuple[str, ...]  # params that say nothing to us
-    undivided: Scenario | None
     counts_all: bool
 
     @property
     def key(self) -> str:
         """A key that is equal for settings that are predicted alike."""
-        whose = f"{self.undivided is not None} {self.counts_all}"
-        return f"{self._place} {whose} {self.card}\n{format_scenario(self.scenario)}"
+        return f"{self._place} {self.counts_all} {self.card}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
@@ -163,20 +153,8 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         card=card,
         cluster=cluster,
         ignored=tuple(ignored),
-        undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
         counts_all=source not in FORWARD_ONLY,
     )
-
-
-def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
-    """The same stages, each on one rank: the chunks that its ways have side by side are one."""
-    options = scenario.method.options
-    if isinstance(options, gnnpipe.Options):
-        fitted = gnnpipe.fit(options, num_ranks, num_layers(scenario))
-        options = replace(fitted, ways=1, chunks=max(1, (fitted.chunks or 1) // (fitted.ways or 1)))
-    else:
-        options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
-    return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
 
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:

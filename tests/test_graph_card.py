@@ -138,7 +138,8 @@ def test_sizes_know_how_unequal_the_degrees_are() -> None:
         (ring, [2] * 6, 0.0),
         (star, [6, 1, 1, 1, 1, 1], 0.842343),
     ):  # ln(1 + 125 / 121) = sigma^2
-        graph = from_edges(*zip(*edges, strict=True), 6, **NOTHING)
+        source, target = zip(*edges, strict=True)
+        graph = from_edges(source, target, 6, **NOTHING)
         assert graph.out_degree.tolist() == degrees
         assert from_assignment(graph, np.array([0, 0, 0, 1, 1, 1])).degree_sigma == pytest.approx(sigma)
 

@@ -85,7 +85,7 @@ def test_another_device_is_everywhere() -> None:
         (["cluster.network_gbps=-1"], "network_gbps = -1.0: needs to be above 0"),
         (["cluster.pcie_speed=0"], "pcie_speed = 0.0: needs to be above 0"),
         (["cluster.transport=nccl", "cluster.staging_speed=2"], "staging_speed = 2.0: nccl goes from device to device"),
-        (["cluster.device=h200"], "unknown device 'h200'"),
+        (["cluster.device=h300"], "unknown device 'h300'"),
         (["cluster.nvlink_speed=2"], "nvlink_speed = 2.0: t4-3x2-15gbe has no such links"),
         (["cluster.name=cpu-local", "cluster.network_gbps=10"], "network_gbps = 10.0: cpu-local has no such links"),
         (["cluster.name=t4-x8-g4dn", "cluster.hosts=2"], "hosts = 2: t4-x8-g4dn has no network between hosts"),

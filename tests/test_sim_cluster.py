@@ -153,9 +153,9 @@ def test_a_device_of_the_catalogue_is_literally_this() -> None:
         degree_sigma=1.0,
         spmm_columns=128,
         spmm_entry_clocks=16,
-        spmm_row_clocks=25,
-        spmm_store=0.6,
-        spmm_skew=0.11,
+        spmm_row_clocks=24,
+        spmm_store=0.59,
+        spmm_skew=0.097,
         spmm_blend=3,
     )
     assert load_device("cpu") == Device(

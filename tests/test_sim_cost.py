@@ -101,14 +101,21 @@ def test_spmm_whose_table_and_output_stay_in_the_cache_works_at_its_rate() -> No
     )
 
 
+def test_spmm_whose_table_alone_fits_the_cache_reads_and_writes_memory_once() -> None:
+    # 1 column of 2 numbers fits the cache, 4 rows beside it do not: the first touch misses, no other read does
+    missed = 8 * (1 - math.exp(-8)) + 4 * 8
+    assert seconds("spmm", 4, 1, 8, 2, device=UNIFORM) == pytest.approx(1 + missed / 80 + 32 / 50)
+
+
 def test_spmm_on_unequal_degrees_finds_more_rows_in_the_cache() -> None:
     # 8 columns of 4 numbers are 128 bytes, of which 1/8 is kept; 40 entries in 4 rows: odds of 2 * 0.25 * 10 = 5, so
     # of 7/8 five sixths hit, too
     num_first = 8 * (1 - math.exp(-5))
     for sigma, hit in ((0.0, 1 / 8), (2.0, 1 / 8 + 7 / 8 * 5 / 6)):
         missed = num_first + (40 - num_first) * (1 - hit)
-        expected = 1 + (16 * missed + 160) / 80 + 64 / 50
-        assert seconds("spmm", 4, 8, 40, 4, device=on_graph(sigma)) == pytest.approx(expected)
+        for width in (4, 8):  # 8 columns in two passes, each over a table as narrow as before
+            expected = 1 + (4 * width * missed + 160) / 80 + 16 * width / 50
+            assert seconds("spmm", 4, 8, 40, width, device=on_graph(sigma)) == pytest.approx(expected)
 
 
 def test_hits_are_the_cached_share_of_the_table_and_of_the_rest_what_near_rows_share() -> None:

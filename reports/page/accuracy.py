@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from halocast.reports.page.html import environment, text_of
+from halocast.reports.page.template import environment, text_of
 from halocast.reports.published import PublishedResult, errors_of
 from halocast.reports.table import aligned
 

@@ -4,10 +4,11 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from halocast.reports.comparison import Comparison, MethodResult, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, exact_first
 from halocast.reports.summary import MemoryFigures, Summary
 from halocast.reports.table import age_range, ages, band, insights, seconds, size
-from halocast.reports.verdict import LABELS, ranks
+from halocast.reports.to_target import target_columns
+from halocast.reports.verdict import LABELS, best_approximate, best_exact, ranks
 
 Row = dict[str, Any]
 
@@ -37,30 +38,29 @@ def _model(model: Row) -> str:
 
 def _alone(comparison: Comparison) -> list[Row]:
     """A tile with the epoch of a single device: whoever compares wants to know whether it pays to have more."""
-    alone = [p for p in comparison.scaling if p.ranks == 1 and p.epoch_s is not None]
-    if not alone or comparison.predicted[0].summary.ranks == 1:
+    alone = comparison.alone
+    if not isinstance(alone, Summary) or not comparison.predicted or comparison.predicted[0].summary.ranks == 1:
         return []
-    best = min(alone, key=lambda p: (not p.fits, p.epoch_s))
-    note = "per epoch" if best.fits else "per epoch, but it does not fit"
-    return [{"label": "One device alone", "method": best.method, "value": seconds(best.epoch_s or 0.0), "note": note}]
+    note = "the whole graph" if alone.fits else "the whole graph does not fit"
+    return [{"label": "Epoch, one GPU alone", "method": alone.method, "value": seconds(alone.epoch_s), "note": note}]
 
 
 def tiles(comparison: Comparison) -> list[Row]:
-    """The few answers most readers want, beside the verdict."""
-    ordered = [r for r in fastest_first(comparison.predicted) if r.summary.fits]
-    fresh = [r for r in ordered if r.summary.ages and r.summary.ages[-1] == 0]
-    quiet = sorted(ordered, key=lambda r: r.summary.bytes_total)
+    """The few figures most readers want, beside the verdict."""
+    fitting = [r for r in comparison.predicted if r.summary.fits]
+    quiet = sorted(fitting, key=lambda r: r.summary.bytes_total)
     least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
-    answers: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
-        ("Fastest", ordered, lambda s: seconds(s.epoch_s), "per epoch"),
-        ("Fastest on fresh rows", fresh, lambda s: seconds(s.epoch_s), "per epoch"),
-        ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
-        ("Least memory", least, lambda s: size(_memory_bytes(s)), "on its fullest device"),
+    exact, approximate = best_exact(comparison), best_approximate(comparison)
+    answers: list[tuple[str, MethodResult | None, Callable[[Summary], str], str]] = [
+        ("Epoch, exact", exact, lambda s: seconds(s.epoch_s), "the shortest that fits"),
+        ("Epoch, approximate", approximate, lambda s: seconds(s.epoch_s), "the shortest, accuracy aside"),
+        ("Least traffic", next(iter(quiet), None), lambda s: size(s.bytes_total), "per epoch, all ranks"),
+        ("Least memory", next(iter(least), None), lambda s: size(_memory_bytes(s)), "on its fullest device"),
     ]
     shown = [
-        {"label": label, "method": results[0].method, "value": value(results[0].summary), "note": note}
-        for label, results, value, note in answers
-        if results
+        {"label": label, "method": result.method, "value": value(result.summary), "note": note}
+        for label, result, value, note in answers
+        if result is not None
     ]
     return [*shown, *_alone(comparison)]
 
@@ -70,16 +70,26 @@ def _memory_bytes(summary: Summary) -> int:
 
 
 def main_table(comparison: Comparison) -> list[Row]:
-    """Predictions on the scenario's cluster, the fastest that fits first."""
-    ordered = fastest_first(comparison.predicted)
-    best = ordered[0].summary.epoch_s if ordered else 0.0
-    return [_main_row(result, best) for result in ordered]
+    """Predictions on the scenario's cluster: exact methods by their epoch, then approximate ones, then what is too
+    large."""
+    best = best_exact(comparison)
+    best_s = best.summary.epoch_s if best else 0.0
+    more = target_columns(comparison.converged)
+    return [
+        {
+            **_main_row(result, best_s),
+            "best": result is best,
+            "more": [cells.get(result.method, "-") for _, cells in more],
+        }
+        for result in exact_first(comparison.predicted)
+    ]
 
 
 def _main_row(result: MethodResult, best_s: float) -> Row:
     s = result.summary
     return {
         "method": result.method,
+        "kind": str(s.approximation),
         "fits": s.fits,
         "epoch": seconds(s.epoch_s),
         "band": band(s),
