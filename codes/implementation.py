@@ -39,7 +39,8 @@ class HostCosts(Checked):
 
     exchange_s: Seconds = 0.0  # of an exchange, however many peers it has
     message_s: Seconds = 0.0  # of a message: of an exchange for every peer
-    collective_s: Seconds = 0.0  # of a call of a collective; a barrier is a wait alone
+    collective_s: Seconds = 0.0  # of a call of a collective
+    barrier_s: Seconds = 0.0  # of a barrier
     store_s: Seconds = 0.0  # of a push or a pull
     partial_bytes_per_s: ByteRate | None = None  # of sums among some ranks only, where these pass the host's memory
 

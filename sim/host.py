@@ -50,6 +50,7 @@ COSTS: Mapping[Kind, Callable[[Schedule, Op, HostCosts], float]] = MappingProxyT
         Kind.RECV: lambda schedule, op, host: host.message_s,
         Kind.PUSH: lambda schedule, op, host: host.store_s,
         Kind.PULL: lambda schedule, op, host: host.store_s,
-        **dict.fromkeys(COLLECTIVE - {Kind.BARRIER}, _collective_s),
+        **dict.fromkeys(COLLECTIVE, _collective_s),
+        Kind.BARRIER: lambda schedule, op, host: host.barrier_s,
     }
 )

@@ -51,12 +51,13 @@ SAME_MODEL: Mapping[str, str] = MappingProxyType({"graphsage": "sage", "resgcn+"
 LATER = frozenset({"gin", "jknet", "jk-net", "graph-transformer"})  # models that there are not yet
 SHIPPED = Descriptions()
 SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
-# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model. The code of the GNNPipe authors
+# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model; a pipeline has a thread for the
+# exchanges of each layer. The code of the GNNPipe authors
 # does not; it multiplies before it aggregates in the first layer; its stages meet after every slot; it copies all
 # histories in every epoch, whether they are renewed or not; its backward computes nothing but activations again (their
 # table of chunk times does: its sum is 305 ms per GPU of reddit's GCN, of which the logged epochs spent 222); and its
 # halo exchange goes round by round, one peer at a time.
-SCRIPTS: dict[str, Any] = {"norm": "layer"}
+SCRIPTS: dict[str, Any] = {"norm": "layer", "lanes": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
 # How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards. All
 # other scripts ask METIS for a small volume, Sylvie's too: memory and the rates between its hosts say the same.
