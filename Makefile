@@ -2,7 +2,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: pythons demo docs examples programs check test slow bench accuracy published kernels unseen scores stand-ins clean
+.PHONY: pythons demo docs examples verdict programs check test slow bench accuracy published kernels unseen scores stand-ins clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,11 @@ docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario
 
 examples: $(VENV)/.ready  ## the README's example again; a test compares it with what the command prints
 	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python benchmarks/into_docs.py --run plan
+
+verdict: $(VENV)/.ready  ## README's answer about ogbn-products and its picture, and the whole of it in docs/converge.md (minutes)
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python benchmarks/into_docs.py --run converge
+	cp reports-out/verdict/score.png docs/images/converge.png
+	$(BIN)/python benchmarks/answer.py reports-out/verdict/answer.json | $(BIN)/python benchmarks/into_docs.py verdict
 
 programs:  ## chromium and redis for the tests that use them, where the distribution has them and we may install them
 	@command -v chromium >/dev/null && command -v redis-server >/dev/null || \
