@@ -154,13 +154,15 @@ def verdict(name: str, pairs: Sequence[tuple[float, float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--published", type=Path, default=Path("../shared/published"), help="directory of the rows")
+    parser.add_argument("--sources", nargs="+", help="of rows [all]; five layers of ogbn-products train for minutes")
     parser.add_argument("--nodes", type=int, default=4000, help="of a stand-in")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--results", type=Path, default=Path("reports-out/published-curves.json"))
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     heads = ["source", "dataset", "testbed", "method", "published ×", "epochs alone ×", "to target ×", "epochs"]
-    found = [ratio for rows in groups(args.published) for ratio in ratios(rows, args)]
+    chosen = [rows for rows in groups(args.published) if rows[0]["source"] in (args.sources or [rows[0]["source"]])]
+    found = [ratio for rows in chosen for ratio in ratios(rows, args)]
     if not found:
         sys.exit(f"no rows of {', '.join(METRICS)} in {args.published} that can be predicted")
     alone = [(one.published, one.alone) for one in found]
