@@ -94,10 +94,10 @@ scores: $(VENV)/.ready  ## scores of all methods on real graphs, into docs/score
 	$(BIN)/python benchmarks/scores.py --data $(DATA) $(SCORES) | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py scores
 
-stand-ins: $(VENV)/.ready  ## whether stand-ins tell the truth, into docs/stand-ins.md (10 minutes on an idle core; goes on where it was)
+stand-ins: $(VENV)/.ready  ## whether stand-ins tell the truth, into docs/stand-ins.md (goes on where it was)
 	$(BIN)/python benchmarks/stand_ins.py --data $(DATA) | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py standins
-	$(BIN)/python benchmarks/published_curves.py --published $(DATA)/../published | tee -a /dev/stderr | \
+	$(BIN)/python benchmarks/published_curves.py --published $(DATA)/../published --sources psc | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py curves
 
 clean:
