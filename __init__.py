@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from halocast.cluster.catalogue import load_cluster
     from halocast.graph.graph import Graph
+    from halocast.study.asked_accuracy import Accuracy
     from halocast.study.calibrate import calibrate
     from halocast.study.choices import Aim, Goal
     from halocast.study.compare import compare
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Accuracy",
     "Aim",
     "Goal",
     "Graph",
@@ -52,6 +54,7 @@ __all__ = [
     "whatif",
 ]
 _HOMES = {
+    "Accuracy": "halocast.study.asked_accuracy",
     "Aim": "halocast.study.choices",
     "Goal": "halocast.study.choices",
     "Graph": "halocast.graph.graph",

@@ -82,7 +82,7 @@ def _times_to_target(converged: Converged) -> list[Row]:
     """Tiles of the best exact method, the best approximate one, and one GPU."""
     first = answer(converged, contests(converged)[0])
     some = [("exact", first.exact), ("approximate", first.approximate), ("one GPU", first.alone)]
-    to = f"To {points(converged.target)} points"
+    to = f"To {points(converged.target)}"
     return [
         _tile(f"{to}, {kind}", reach.curve.label, duration(reach.seconds), f"{reach.epochs:.0f} epochs{_cost(reach)}")
         for kind, reach in some
