@@ -6,7 +6,7 @@
     hc.predict(scenario).summary.epoch_s                      # seconds
     hc.sweep(scenario, {"cluster.gpus": [2, 4, 8]}).frame()   # a pandas frame
 
-`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` and `convergence` train; `compare`
+`predict`, `sweep`, `plan`, `whatif`, `break_even` and `published` simulate; `run` and `converge` train; `compare`
 and `validate` may do both (pip install 'halocast[run]'). Nothing is loaded before it is used.
 """
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from halocast.cluster.catalogue import load_cluster
     from halocast.graph.graph import Graph
     from halocast.study.calibrate import calibrate
+    from halocast.study.choices import Aim, Goal
     from halocast.study.compare import compare
-    from halocast.study.convergence import convergence
-    from halocast.study.plan import Aim, Goal, plan
+    from halocast.study.converge import converge
+    from halocast.study.plan import plan
     from halocast.study.predict import predict
     from halocast.study.published import published
     from halocast.study.run import run
@@ -40,7 +41,7 @@ __all__ = [
     "break_even",
     "calibrate",
     "compare",
-    "convergence",
+    "converge",
     "load_cluster",
     "plan",
     "predict",
@@ -51,15 +52,15 @@ __all__ = [
     "whatif",
 ]
 _HOMES = {
-    "Aim": "halocast.study.plan",
-    "Goal": "halocast.study.plan",
+    "Aim": "halocast.study.choices",
+    "Goal": "halocast.study.choices",
     "Graph": "halocast.graph.graph",
     "Scenario": "halocast.study.scenario",
     "ValidationGrid": "halocast.study.validate",
     "break_even": "halocast.study.whatif",
     "calibrate": "halocast.study.calibrate",
     "compare": "halocast.study.compare",
-    "convergence": "halocast.study.convergence",
+    "converge": "halocast.study.converge",
     "load_cluster": "halocast.cluster.catalogue",
     "plan": "halocast.study.plan",
     "predict": "halocast.study.predict",

@@ -53,7 +53,7 @@ def cell(ours: float, theirs: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", type=Path, nargs="?", default=own_figures(), help="a CSV of published figures")
+    parser.add_argument("table", type=Path, nargs="?", default=own_figures()[0], help="a CSV of published figures")
     rows = table(parser.parse_args().table)
     print(f"{'':24}" + "".join(f"{part:>24}" for part in PARTS))
     print(f"{'ms':24}" + f"{'ours':>8}{'theirs':>8}{'error':>8}" * len(PARTS))

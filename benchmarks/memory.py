@@ -6,12 +6,14 @@ range is printed beside it.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from halocast.base.errors import InputError
+from halocast.sim.lower import lower
 from halocast.sim.memory import device_memory
-from halocast.study.published import memory_figures
+from halocast.study.codes import scenario_code
+from halocast.study.published_figures import memory_figures
 from halocast.study.published_rows import Row, Setting, own_figures, read_rows, setting_of
 from halocast.study.workload import prepare
 
@@ -27,10 +29,10 @@ mithril-log: taken as the whole device, of a C++ system without autograd or a ca
 """
 
 
-def published(path: Path) -> Iterator[tuple[Row, Setting]]:
+def published(paths: Iterable[Path]) -> Iterator[tuple[Row, Setting]]:
     """Rows of memory that our methods and models can express, without repetitions."""
     seen = set()
-    for row in read_rows(path):
+    for row in (row for path in paths for row in read_rows(path)):
         key = tuple(row[name] for name in row if name != "where")
         if not row["metric"].startswith("memory_gb") or key in seen:
             continue
@@ -43,10 +45,12 @@ def published(path: Path) -> Iterator[tuple[Row, Setting]]:
 
 def show(row: Row, setting: Setting) -> float:
     """Prints one row; returns the relative error."""
-    schedule = prepare(setting.scenario, setting.cluster.num_ranks).schedule
-    memories = [device_memory(schedule, setting.cluster, rank) for rank in range(schedule.num_ranks)]
+    workload = prepare(setting.scenario, setting.cluster.num_ranks)
+    code = scenario_code(setting.scenario)
+    schedule = lower(workload.schedule, code, workload.spec)
+    memories = [device_memory(schedule, setting.cluster, rank, code) for rank in range(schedule.num_ranks)]
     allocated = [one.allocated_bytes / GIB for one in memories]
-    said, value = memory_figures(schedule, setting)[row["metric"]] / GIB, float(row["value"])
+    said, value = memory_figures(workload, setting)[row["metric"]] / GIB, float(row["value"])
     fullest = max(memories, key=lambda one: one.total_bytes)
     largest = ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in fullest.contributors[:6])
     name = f"{row['source']} {row['dataset']} {row['model']} {row['method']} {row['metric'].removeprefix('memory_gb')}"
@@ -58,10 +62,10 @@ def show(row: Row, setting: Setting) -> float:
 def main() -> None:
     if len(sys.argv) > 2:
         raise SystemExit("usage: python benchmarks/memory.py [measured.csv]")
-    path = Path(sys.argv[1]) if len(sys.argv) == 2 else own_figures()
+    paths = [Path(sys.argv[1])] if len(sys.argv) == 2 else own_figures()
     print("GiB: what ranks need here, what the row should say, what it says; contributors of the fullest rank here")
     print(f"{'row':44} {'allocated':>11} {'predicted':>9} {'published':>9} {'error':>7}  largest")
-    errors = [show(row, setting) for row, setting in published(path)]
+    errors = [show(row, setting) for row, setting in published(paths)]
     if errors:
         print(f"{len(errors)} rows, mean absolute error {sum(map(abs, errors)) / len(errors):.0%}")
     print(NOTES)

@@ -1,6 +1,6 @@
 """Prints what every method costs in score on real graphs, against vanilla of the same setting, and draws the curves.
 
-A study of convergence per graph (`halocast convergence`): every case gets the best of three learning rates on
+A study of convergence per graph (`halocast converge`): every case gets the best of three learning rates on
 validation. Features of more than 256 columns are projected to 256 by a seeded random matrix, or two cores would take
 hours: scores are not comparable with published ones, differences to vanilla are. What is finished is kept: run again to
 go on, or with --render-only to see what there is.
@@ -16,10 +16,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from halocast.base.files import whole_file
-from halocast.reports.convergence import score_panels, score_table
 from halocast.reports.figures import Panel, draw_panels
-from halocast.study.convergence import Convergence, convergence
-from halocast.study.own_scores import OwnScore, format_scores, own_scores, read_scores, shipped_scores
+from halocast.reports.score_table import answer, score_panels, score_table
+from halocast.reports.scores import CaseScores
+from halocast.study.converge import converge
+from halocast.study.convergence import Convergence
+from halocast.study.own_scores import format_scores, own_scores, read_scores, shipped_scores
 from halocast.study.scenario import build_scenario, load_tables
 
 
@@ -38,13 +40,14 @@ GRAPHS = {
     "coauthor-physics": Setting(2, 100),
     "squirrel": Setting(2, 200),
 }
+STRAGGLER = "digest-a with straggler"
 CASES = (
     "vanilla",
     "pipegcn",
     "pipegcn-gf",
     "bns rate=0.1",
     "digest interval=10",
-    "digest-a with straggler: digest-a interval=10 world.speed={0=0.333}",
+    STRAGGLER + ": digest-a interval=10 world.speed={0=0.333}",
     "gnnpipe",
     "psc preset=code",
     "psc preset=paper",
@@ -53,20 +56,21 @@ MODEL = ("model.kind=sage", "model.hidden=64", "model.dropout=0.5", "model.preco
 RUN = ("run.timeout_s=1200",)  # a shared machine may stand still for minutes
 LEARNING_RATES = (0.003, 0.01, 0.03)
 EVERY, WIDEST = 5, 256
+WITHIN = 0.5  # points below vanilla that count as as good
 ROOT = Path(__file__).parents[1]
 
 
-def projected(path: Path, place: Path) -> Path:
+def projected(path: Path, place: Path, widest: int = WIDEST) -> Path:
     """The graph's file, or a copy of it whose features are few enough, made once."""
-    copy = place / f"{path.stem}-{WIDEST}.npz"
+    copy = place / f"{path.stem}-{widest}.npz"
     if copy.exists():
         return copy
     arrays = dict(np.load(path))
-    if arrays["x_shape"][1] <= WIDEST:
+    if arrays["x_shape"][1] <= widest:
         return path
     parts = tuple(arrays.pop(f"x_{name}") for name in ("data", "indices", "indptr"))
     features = sp.csr_matrix((parts[0].astype(np.float32), *parts[1:]), shape=tuple(arrays.pop("x_shape")))
-    columns = np.random.default_rng(0).normal(size=(features.shape[1], WIDEST)) / np.sqrt(WIDEST)
+    columns = np.random.default_rng(0).normal(size=(features.shape[1], widest)) / np.sqrt(widest)
     with whole_file(copy) as temporary:
         np.savez(temporary, x=(features @ columns).astype(np.float32), **arrays)
         temporary.chmod(0o644)
@@ -77,28 +81,36 @@ def study(name: str, path: Path, args: argparse.Namespace) -> Convergence:
     setting = GRAPHS[name]
     own = (f"graph.dataset={path}", f"model.layers={setting.layers}", f"run.epochs={args.epochs or setting.epochs}")
     tables = load_tables(None, [*MODEL, *RUN, *own, f"run.eval_every={EVERY}"])
-    return convergence(
+    return converge(
         tables,
         cases=CASES,
         tune={"run.lr": LEARNING_RATES},
         seeds=args.seeds,
         tune_seeds=2,
+        patience=0,
         results=args.results,
         jobs=args.jobs,
         train=not args.render_only,
-        progress=lambda done, of: print(f"\r{name}: {done} of {of} ", end="", file=sys.stderr, flush=True),
+        progress=lambda what, done, of: print(
+            f"\r{name}: {what}, {done} of {of} ", end="", file=sys.stderr, flush=True
+        ),
     )
 
 
-def heading(name: str, found: Convergence, args: argparse.Namespace) -> str:
-    setting, wanted = GRAPHS[name], sum(row.wanted for row in found.rows)
-    left = wanted - sum(len(row.seeds) for row in found.rows)
+def tell(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def cases_of(found: Convergence) -> list[CaseScores]:
+    """The cases that were asked for: a study also trains on one device."""
+    return [row for row in found.scores if row.label in CASES or row.label == STRAGGLER]
+
+
+def heading(name: str, rows: list[CaseScores], args: argparse.Namespace) -> str:
+    setting, wanted = GRAPHS[name], sum(row.wanted for row in rows)
+    left = wanted - sum(len(row.seeds) for row in rows)
     missing = f"; {left} of {wanted} trainings are missing" if left else ""
     return f"{name}: {setting.layers} layers, {args.epochs or setting.epochs} epochs, {args.seeds} seeds{missing}"
-
-
-def scores_of(name: str, found: Convergence) -> list[OwnScore]:
-    return own_scores(name, found.rows, build_scenario(tomllib.loads(found.scenario), name))
 
 
 def main() -> None:
@@ -119,9 +131,10 @@ def main() -> None:
     for name in args.graphs:
         found = study(name, projected(args.data / f"{name}.npz", args.results.parent), args)
         print(file=sys.stderr)
-        print(heading(name, found, args), found.line(), "", score_table(found.rows), "", sep="\n", flush=True)
-        panels += score_panels(found.rows, name)
-        own += scores_of(name, found)
+        rows = cases_of(found)
+        print(heading(name, rows, args), answer(rows, WITHIN), "", score_table(rows), "", sep="\n", flush=True)
+        panels += score_panels(rows, name)
+        own += own_scores(name, rows, build_scenario(tomllib.loads(found.content.scenario), name))
     if own:  # a file without results says nothing about the scores that are kept
         args.csv.write_text(format_scores(own), encoding="utf-8")
     if panels:

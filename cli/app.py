@@ -9,7 +9,7 @@ import typer
 from halocast.base.errors import InputError
 from halocast.cli.calibrate import calibrate_command
 from halocast.cli.compare import compare_command
-from halocast.cli.convergence import convergence_command
+from halocast.cli.converge import converge_command
 from halocast.cli.doctor import doctor
 from halocast.cli.options import Json, ProfileFile, ScenarioFile, Set, TraceFile, at_least_1
 from halocast.cli.output import note, print_json, require_trace, status, write_trace
@@ -128,7 +128,7 @@ def show(
 
 app.command("run")(run_command)
 app.command("compare")(compare_command)
-app.command("convergence")(convergence_command)
+app.command("converge")(converge_command)
 app.command("published")(published_command)
 app.command("validate")(validate_command)
 app.command("sweep")(sweep_command)

@@ -16,6 +16,12 @@ TraceFile = Annotated[
 ProfileFile = Annotated[
     Path | None, typer.Option("--profile", help="What `halocast calibrate` measured of the cluster's devices.")
 ]
+Target = Annotated[
+    str, typer.Option("--target", help="Validation score to reach: 0.88, or a share of exact training's best.")
+]
+StandIn = Annotated[
+    str | None, typer.Option("--stand-in", help="Graph with data that is trained in place of the scenario's.")
+]
 
 
 def at_least_1(option: str, value: int | None) -> None:

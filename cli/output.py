@@ -1,6 +1,7 @@
 """What commands share: a status line that shows only on a terminal, JSON for machines, and traces as files."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,11 @@ def write_trace(trace: Trace, schedule: Schedule, path: Path | None) -> None:
         write_perfetto([(trace, schedule)], path)
     else:
         save_trace(trace, path)
+
+
+def columns() -> int:
+    """The letters that a line of the terminal has; 80 where there is none."""
+    return shutil.get_terminal_size().columns
 
 
 def print_json(value: Any) -> None:

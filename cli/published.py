@@ -8,6 +8,7 @@ import typer
 from halocast.cli.options import Json
 from halocast.cli.output import note, print_json
 from halocast.cli.sweep import Jobs, Results, scenario_bar
+from halocast.reports.page.accuracy import epochs_by
 from halocast.reports.published import text_summary
 from halocast.reports.published_scores import text_scores
 from halocast.study.accuracy import verdict_lines
@@ -25,10 +26,14 @@ def published_command(
     cards: Annotated[
         Path | None, typer.Option(help="Directory of dataset cards (TOML) beside those of halocast.")
     ] = None,
+    code: Annotated[
+        str | None, typer.Option(help="Predict this implementation in place of each source's own (an ablation).")
+    ] = None,
     scores: Annotated[Path | None, typer.Option(help="Scores of runs as CSV [those that come with halocast].")] = None,
     results: Results = None,
     jobs: Jobs = None,
     json: Json = False,
+    brief: Annotated[bool, typer.Option("--brief", help="Print what errors, bands and verdicts come to only.")] = False,
     out: Annotated[Path, typer.Option(help="Directory of the report.")] = Path("reports-out/published"),
 ) -> None:
     """Predict published figures: errors by source and method, the order of methods, and a report directory.
@@ -38,7 +43,7 @@ def published_command(
         study = published(
             [*(files or ()), *(data or ())],
             out=out,
-            beside=Beside(clusters=clusters, cards=cards, scores=scores),
+            beside=Beside(clusters=clusters, cards=cards, scores=scores, code=code),
             results=results,
             jobs=jobs,
             progress=tell,
@@ -47,8 +52,12 @@ def published_command(
         listed = [score.as_dict() for score in study.scores]
         print_json({"rows": study.records(), "scores": listed, "summary": study.summary})
         return
-    print(text_summary(study.summary))
-    print("\n" + "\n".join(verdict_lines(study.summary["accuracy"])))
+    if not brief:
+        print(text_summary(study.summary) + "\n")
+    print("\n".join(verdict_lines(study.summary["accuracy"])))
+    print("\n" + epochs_by(study.results, "source", "implementation"))
+    if brief:
+        return
     print("\nNot predicted:")
     for reason, num in study.summary["not_predicted"].items():
         print(f"{num:5} {reason}")

@@ -19,10 +19,11 @@ from halocast.models.spec import ModelKind
 from halocast.reports.summary import staleness_table
 from halocast.reports.table import aligned, size, text_table
 from halocast.schedule.text import format_schedule
+from halocast.sim.lower import lower
 from halocast.sim.memory import device_memory, pinned_bytes
 from halocast.study.constants import Constant, Origin, first_sentence, found_constants
 from halocast.study.pipelines import settled
-from halocast.study.predict import scenario_cluster
+from halocast.study.predict import scenario_cluster, scenario_code
 from halocast.study.run import summarise_job
 from halocast.study.scenario import format_scenario, load_scenario
 from halocast.study.workload import Workload, prepare
@@ -62,10 +63,9 @@ def constants_table(constants: Sequence[Constant]) -> str:
         fitted = str(one.num_fitted) if one.num_fitted else "-"
         lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
     chosen = [one for one in constants if one.origin is Origin.FITTED]
-    values = sum(len(one.values) for one in chosen)
-    return (
-        f"{aligned(lines)}\n\n{len(constants)} constants; {len(chosen)} are fitted ({values} values), all others read."
-    )
+    num_values = sum(len(one.values) for one in chosen)
+    said = f"{len(constants)} constants; {len(chosen)} of them were fitted ({num_values} values)."
+    return f"{aligned(lines)}\n\n{said}"
 
 
 def show_thing(what: str, name: str | None, overrides: list[str], figure: Path | None = None) -> str:
@@ -132,10 +132,11 @@ def _staleness(workload: Workload) -> str:
 
 
 def _memory(workload: Workload) -> str:
-    schedule, cluster = workload.schedule, scenario_cluster(workload.scenario)
+    cluster, code = scenario_cluster(workload.scenario), scenario_code(workload.scenario)
+    schedule = lower(workload.schedule, code, workload.spec)
     lines = []
     for rank in range(schedule.num_ranks):
-        memory = device_memory(schedule, cluster, rank)
+        memory = device_memory(schedule, cluster, rank, code)
         largest = ", ".join(f"{name} {size(num_bytes)}" for name, num_bytes in memory.contributors[:6])
         used, have = size(memory.total_bytes), size(memory.capacity_bytes)
         fits = "fits" if memory.fits else "DOES NOT FIT"

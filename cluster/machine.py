@@ -193,8 +193,13 @@ class Nic(Link):
     """The port of a host, or of each of its devices, to the network; the latency is from end to end."""
 
     per: Per = Per.HOST
+    shared: bool = False  # both directions pass one path, of that rate together
     payload: Share = 1.0  # of the rate, what headers of packets leave
     burst_s: Seconds = 0.0  # of a rate limiter: so much of its rate passes at once after a pause
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        require(not (self.shared and self.per is Per.DEVICE), "shared = true: of a port per host, not per device")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +250,8 @@ class Nccl(Checked):
     core_s_per_message: ClassVar[float] = 0.0  # kernels of the device copy
     core_s_per_step: ClassVar[float] = 0.0
     efficiency: Share  # of a link's rate, what payload gets
-    latency_s: Seconds
+    latency_s: Seconds  # of a message, and of a collective's first step: a kernel is launched at either end
+    step_s: Seconds | None = None  # of every further step of a collective; none: as the first
     remote_bytes_per_s: ByteRate | None = None  # of one flow to another host, where that is below what the links allow
     allreduce: Summing = Summing.AUTO
     compute_slowdown: Factor = 1.0  # of a rank's kernels while its bytes move

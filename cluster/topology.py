@@ -58,6 +58,11 @@ class Topology:
         self.graph.add_edge(a, b, index=len(self.names), seconds=link.seconds(PROBE_BYTES), kind=kind)
         self.add_shared(f"{a} > {b}", link.bytes_per_s, link.latency_s)
 
+    def share(self, a: str, b: str, link: Link) -> None:
+        """Add one link that both directions pass."""
+        self.add(a, b, link, LinkKind.NETWORK)
+        self.graph.add_edge(b, a, **self.graph.edges[a, b])
+
     def add_shared(self, name: str, bytes_per_s: float, latency_s: float = 0.0) -> int:
         """Add a capacity that is no edge of the graph (what a host's CPU can move); routes add it by number."""
         self.names.append(name)
@@ -149,7 +154,7 @@ def _add_nic(topology: Topology, cluster: Cluster, nic: Nic, host: int, devices:
     nic = replace(nic, bytes_per_s=nic.bytes_per_s * nic.payload)
     switch = "network" if cluster.network is None else f"leaf {host // cluster.network.hosts_per_leaf}"
     if nic.per is Per.HOST:
-        topology.join(f"host {host}", switch, _half_way(nic))
+        (topology.share if nic.shared else topology.join)(f"host {host}", switch, _half_way(nic))
         return
     ports = Link(bytes_per_s=nic.bytes_per_s * cluster.hosts.count(host), latency_s=0.0)
     topology.join(f"nics {host}", switch, ports)

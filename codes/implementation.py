@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from halocast.base.errors import unknown
-from halocast.base.records import ByteRate, Bytes, Checked, Seconds, require
+from halocast.base.records import ByteRate, Bytes, Checked, Seconds, Share, require
 from halocast.codes.steps import STEPS, LayerStep, parse_step
 from halocast.models.spec import ModelKind
 
@@ -27,10 +27,10 @@ class Tensors(StrEnum):
 
 
 class Counts(StrEnum):
-    """What an implementation's memory figure counts."""
+    """What an implementation's own figure of memory counts."""
 
     ALLOCATED = "allocated"  # what its allocator has given out at most
-    DEVICE = "device"  # what the driver shows: context, libraries and all
+    DEVICE = "device"  # what the driver shows: context, transport, libraries and all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,10 @@ class HostCosts(Checked):
     """Host time of communications, on the thread of their lane, before bytes leave."""
 
     exchange_s: Seconds = 0.0  # of an exchange, however many peers it has
-    message_s: Seconds = 0.0  # of a message: of an exchange for every peer
+    message_s: Seconds = 0.0  # of a message of an exchange, for every peer
+    send_s: Seconds = 0.0  # of a message between two ranks by itself, at either end
     collective_s: Seconds = 0.0  # of a call of a collective
+    barrier_s: Seconds = 0.0  # of a barrier
     store_s: Seconds = 0.0  # of a push or a pull
     partial_bytes_per_s: ByteRate | None = None  # of sums among some ranks only, where these pass the host's memory
 
@@ -84,10 +86,15 @@ class Layers(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRules(Checked):
-    """Device memory beside the schedule's buffers, and what a figure of it counts."""
+    """What an implementation keeps on a device otherwise than the schedule says.
+
+    With lists of layers, what a layer keeps for its backward are the outputs of its steps, but for those that are
+    computed again, the states that its dropouts copy, and gradients: of this share of all outputs.
+    """
 
     counts: Counts = Counts.ALLOCATED
-    context_bytes: Bytes | None = None  # of context and libraries; none: those of a process that loads kernels lazily
+    libraries_bytes: Bytes | None = None  # beside the context
+    gradients: Share = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

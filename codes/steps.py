@@ -74,6 +74,16 @@ def backward_kernels(steps: tuple[LayerStep, ...], at: At) -> Kernels:
     return tuple(kernels)
 
 
+def kept_numel(steps: tuple[LayerStep, ...], at: At, gradients: float) -> int:
+    """Numbers that a layer keeps until its backward, beside its output and that one's gradient, which are its
+    neighbours' too; states of generators are numbers of four bytes."""
+    made = [(step, _made(step, where)) for step, where in placed(steps, at)]
+    outputs = sum(numel for step, numel in made if not step.again)
+    states = sum(step.name == "drop" for step in steps) * round(at.state_bytes / 4)
+    rows = round(outputs + gradients * sum(numel for _, numel in made)) - 2 * at.size.num_inner * at.out
+    return states + max(0, rows)
+
+
 def placed(steps: tuple[LayerStep, ...], at: At) -> list[tuple[LayerStep, At]]:
     """Steps with the width of the rows that each works on: that of the layer's input up to the first product."""
     width, places = at.wide, []
@@ -113,11 +123,13 @@ def _agg(at: At) -> Kernels:
 
 
 def _agg_back(at: At) -> Kernels:
+    """The same the other way round, and the gradients of own rows added."""
     n, size = at.size.num_inner, at.size
-    return (("spmm", (at.num_columns, n, size.num_edges, at.wide)), *_passes(n * at.wide, 3))
+    return (*_passes(n, 1), ("spmm", (at.num_columns, n, size.num_edges, at.wide)), *_passes(n * at.wide, 3))
 
 
 def _drop(at: At) -> Kernels:
+    """The states of the generators are copied, so that backward draws the same."""
     return (*_passes(int(at.state_bytes / 4), 2), ("dropout", (at.numel, 3)))
 
 
@@ -137,7 +149,7 @@ STEPS: Mapping[str, StepKernels] = MappingProxyType(
         "agg": StepKernels(_agg, _agg_back),
         "add": StepKernels(lambda at: _passes(at.numel, 2, 3), lambda at: _passes(at.numel, 3, 3)),
         "relu": StepKernels(lambda at: _passes(at.numel, 2), lambda at: _passes(at.numel, 4)),
-        "drop": StepKernels(_drop, lambda at: _passes(at.numel, 4)),
+        "drop": StepKernels(_drop, _drop),
         "affine": StepKernels(lambda at: _passes(at.numel, 2), lambda at: _passes(at.numel, 3)),
         "norm": StepKernels(_norm, lambda at: _reduced(at) * 4),
         "softmax": StepKernels(lambda at: _passes(at.numel, 4), lambda at: _passes(at.numel, 4)),

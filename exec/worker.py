@@ -3,7 +3,6 @@
 Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as torchrun sets them.
 """
 
-import ctypes
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ from halocast.exec.run.begin import begin
 from halocast.exec.run.handlers import handle, require_handlers
 from halocast.exec.run.interpret import Interpreter
 from halocast.exec.run.outcome import rank_seed, result_of
+from halocast.exec.run.process import keep_freed_memory
 from halocast.exec.run.state import RankState
 from halocast.exec.run.straggle import straggling
 from halocast.exec.run.train import Clock, train
@@ -40,7 +40,6 @@ from halocast.schedule.ir import COLLECTIVE, MATCHED, Lane, Op
 from halocast.schedule.trace import Trace, save_trace
 
 LOOK_S = 0.1  # how often to look whether the launcher is there
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def main() -> None:
@@ -135,15 +134,6 @@ def _run(directory: Path, rank: int, num_ranks: int) -> None:
     if state.store is not None:
         state.store.close()
     dist.destroy_process_group()
-
-
-def keep_freed_memory() -> None:
-    """Let glibc keep large freed blocks. By default it returns each to the system, and every epoch's tensors are
-    paged in again: on the CPU that more than doubles the time of elementwise kernels."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_MAX, 0)
-        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _join(job: Job, num_ranks: int) -> dict[tuple[Lane, tuple[int, ...]], Any]:

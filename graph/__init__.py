@@ -4,6 +4,7 @@ from halocast.graph.card import Card, TrainGraph, card_names, card_volume, load_
 from halocast.graph.formats.loaders import load
 from halocast.graph.graph import Graph, content_hash, from_edges, induced, stratified_masks, validate
 from halocast.graph.halo import Halo, from_assignment, from_card, from_parts
+from halocast.graph.likeness import Likeness, Match, match
 from halocast.graph.partition import assign, volume
 from halocast.graph.parts import (
     Assignment,
@@ -16,13 +17,18 @@ from halocast.graph.parts import (
     load_part,
     save_part,
 )
+from halocast.graph.sizes import GraphSizes, sizes_of_card, sizes_of_graph
+from halocast.graph.standin import stand_in
 from halocast.graph.synthetic import synthetic
 
 __all__ = [
     "Assignment",
     "Card",
     "Graph",
+    "GraphSizes",
     "Halo",
+    "Likeness",
+    "Match",
     "Part",
     "TrainGraph",
     "assign",
@@ -42,7 +48,11 @@ __all__ = [
     "load",
     "load_card",
     "load_part",
+    "match",
     "save_part",
+    "sizes_of_card",
+    "sizes_of_graph",
+    "stand_in",
     "stratified_masks",
     "synthetic",
     "validate",

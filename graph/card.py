@@ -34,6 +34,7 @@ class TrainGraph:
     halo_bend: float = 0.0
     edge_spread: float = 0.34
     edge_bend: float = 0.0
+    cut_share: dict[str, float] = field(default_factory=dict)  # number of METIS parts -> share of edges between them
 
     def __post_init__(self) -> None:
         require(self.nodes >= 1, f"nodes = {self.nodes}; at least 1")
@@ -44,10 +45,12 @@ class TrainGraph:
         require(max(abs(self.halo_bend), abs(self.edge_bend)) <= 0.5, "a bend is between -0.5 and 0.5")
         for table in (self.metis, self.metis_cut, self.random):
             _check_volumes(table, self.nodes)
+        for parts, share in self.cut_share.items():
+            require(0 < share < 1, f"cut_share = {share} at {parts} parts; legal: above 0 and below 1")
 
     def cut(self) -> "TrainGraph":
         """The same graph with volumes of partitions that make cut edges few, where those are known."""
-        return replace(self, metis=self.metis_cut or self.metis)
+        return replace(self, metis=self.metis_cut, cut_share={}) if self.metis_cut else self
 
     @property
     def mean_degree(self) -> float:
@@ -65,6 +68,18 @@ class Card:
     multilabel: bool
     full: TrainGraph
     inductive: TrainGraph | None = None
+    # what stand-ins need beside that, where it is known
+    homophily: float | None = None  # share of the edges whose ends have one label
+    feature_score: float | None = None  # see task.linear_score: what features alone tell
+    class_shares: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("homophily", "feature_score"):
+            value = getattr(self, name)
+            require(value is None or 0 <= value <= 1, f"{name} = {value}; legal: 0 to 1")
+        given = len(self.class_shares)
+        require(given in (0, self.classes), f"class_shares has {given} entries; expected {self.classes}, one per class")
+        require(all(share > 0 for share in self.class_shares), "a share of class_shares is above 0")
 
     def training_graph(self, *, inductive: bool = False) -> TrainGraph:
         """The full graph or the inductive one."""

@@ -97,3 +97,11 @@ METHODS = MappingProxyType(
         "pipegcn-gf": Method(pipegcn.pipegcn, pipegcn.OptionsGF, "pipegcn with both smoothed", presets=pipegcn.PRESETS),
     }
 )
+
+
+def families() -> list[str]:
+    """The first method of each family, in order: variants share the function that makes their schedules."""
+    firsts: dict[Any, str] = {}
+    for name, method in METHODS.items():
+        firsts.setdefault(method.make, name)
+    return list(firsts.values())

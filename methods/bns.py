@@ -98,11 +98,11 @@ def _kept_rows(halo: Halo, dropped: Reals, what: What) -> Expected:
 
 
 def _epoch(full: PartOps, some: Halo, options: Options, announced: bool) -> "_Sampled":
-    nodes = options.what is What.NODES
+    nodes = options.what == What.NODES
     words: dict[str, object] = {"rate": repr(options.rate), "draw": options.draw, "seed": options.seed}
     words |= {"weighting": WEIGHTING[options.mean]}
     if not nodes:
-        words |= {"of": "cut" if options.what is What.EDGES else "all"}
+        words |= {"of": "cut" if options.what == What.EDGES else "all"}
     return _Sampled(
         full=full,
         part=replace(full, halo=some),
@@ -110,7 +110,7 @@ def _epoch(full: PartOps, some: Halo, options: Options, announced: bool) -> "_Sa
         params=tuple((key, str(word)) for key, word in words.items()),
         by_receiver=not nodes,
         announced=announced,
-        weighted=not nodes or (options.mean is Mean.RENORMALISED and options.rate < 1),
+        weighted=not nodes or (options.mean == Mean.RENORMALISED and options.rate < 1),
     )
 
 

@@ -124,7 +124,7 @@ class _Pipelined(Epoch):
 
     def buffers(self) -> tuple[Buffer, ...]:
         """Buffers of the part, with their initial values, and a running mean for whatever is smoothed."""
-        exact = self.options.warmup is Warmup.EXACT
+        exact = self.options.warmup == Warmup.EXACT
         kept = [replace(b, exact=exact and b.rows in (Rows.HALO, Rows.SENT)) for b in self.part.buffers()]
         smoothed = {op.reads[0] for op in self.ops() if op.carries}
         means = [replace(b, name=_mean_of(b.name), persistent=True) for b in kept if b.name in smoothed]

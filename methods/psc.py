@@ -79,7 +79,7 @@ class Options:
         require(self.refresh >= 0, f"refresh = {self.refresh}: needs to be at least 0 (0: never)")
         require(0 <= self.cache <= 1, f"cache = {self.cache}: needs 0 <= cache <= 1")
         require(self.seed >= 0, f"seed = {self.seed}: needs to be at least 0")
-        late = self.wait is Wait.JUST_IN_TIME or self.tau >= 1
+        late = self.wait == Wait.JUST_IN_TIME or self.tau >= 1
         require(late, "wait = barrier: needs tau of at least 1, or an epoch would wait for rows it makes itself")
 
 
@@ -137,7 +137,7 @@ def _epoch(full: PartOps, sizes: tuple[Halo, Halo], options: Options) -> "_Ahead
         params=tuple((key, str(word)) for key, word in words.items()),
         by_receiver=True,
         weighted=options.eps < 1,
-        each=options.draws is Draws.EACH,
+        each=options.draws == Draws.EACH,
         lag=options.tau,
         lane=Lane.SAMPLE,
         id_lane=Lane.SAMPLE,
@@ -158,7 +158,7 @@ class _Ahead(SampledEpoch):
 
     def ops(self) -> list[Op]:
         ops = super().ops()
-        return self._with_barrier(ops) if self.options.wait is Wait.BARRIER else ops
+        return self._with_barrier(ops) if self.options.wait == Wait.BARRIER else ops
 
     def begin(self) -> list[Op]:
         ops = list[Op]()
@@ -217,7 +217,7 @@ class _Ahead(SampledEpoch):
         kernels: list[tuple[str, tuple[int, ...]]] = []
         for layer in part.spec.exchanged_layers:
             width = widths[layer]
-            if self.options.lengths is Lengths.PRODUCT:
+            if self.options.lengths == Lengths.PRODUCT:
                 kernels.append(("gemm", (rows, width, widths[layer + 1])))
                 width = widths[layer + 1]
             kernels.append(("elementwise", (rows * width, 1)))

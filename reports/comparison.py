@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from halocast.reports.curves import Converged
 from halocast.reports.summary import SIMULATED, Summary
+from halocast.schedule.approximation import Approximation
 from halocast.schedule.ir import Kernel, Schedule
 from halocast.schedule.trace import Trace
 
@@ -23,6 +25,11 @@ class MethodResult:
     @property
     def method(self) -> str:
         return self.summary.method
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it computes what one device computes."""
+        return self.summary.approximation is Approximation.EXACT
 
     @property
     def name(self) -> str:
@@ -68,6 +75,9 @@ class Comparison:
     made: str = ""  # when and by which version
     assumptions: tuple[str, ...] = ()
     kernel_work: KernelWork | None = None  # for formats that say how much a kernel computes
+    alone: Summary | NotCompared | None = None  # the whole graph on one device of the cluster
+    converge: str = "halocast converge scenario.toml"  # the command that trains the methods, beside its scenario.toml
+    converged: Converged | None = None  # scores of trained methods over predicted time
 
     @property
     def predicted(self) -> list[MethodResult]:
@@ -89,15 +99,13 @@ class Comparison:
         """The summaries, and a reason for every method that has none."""
         return [*self.summaries, *self.failures]
 
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The lines as JSON objects."""
-        return [line.as_dict() for line in self.lines]
 
+def exact_first(results: Sequence[MethodResult]) -> list[MethodResult]:
+    """The results in two lists, one after the other: exact methods by their epoch, then approximate ones by theirs.
 
-def fastest_first(results: Sequence[MethodResult]) -> list[MethodResult]:
-    """The results by their epoch; those that do not fit come last."""
-    return sorted(results, key=lambda r: (not r.summary.fits, r.summary.epoch_s))
+    Those that do not fit come last.
+    """
+    return sorted(results, key=lambda r: (not r.summary.fits, not r.is_exact, r.summary.epoch_s))
 
 
 def family(method: str) -> str:

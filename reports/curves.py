@@ -6,20 +6,12 @@ are two different bands and stay apart.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 from typing import Any
 
-from halocast.reports.scores import ErrorCurve
+from halocast.reports.scores import ErrorCurve, Trial
 from halocast.reports.summary import FoundAges
-
-
-class Approximation(StrEnum):
-    """What a method does to the numbers: nothing, older rows than this epoch's, or some rows in place of all."""
-
-    EXACT = "exact"
-    STALE = "stale"
-    SAMPLED = "sampled"
+from halocast.schedule.approximation import Approximation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +19,7 @@ class Point:
     """Exact scores of the weights after so many epochs (of every rank), at a predicted time."""
 
     epochs: int  # done, so at least 1
-    seconds: float
+    seconds: float  # not a number where the time of an epoch is not known
     val: float
     test: float
 
@@ -63,13 +55,13 @@ class GraphFigures:
 class Curve:
     """A case (a method with options) on a machine: its trainings, and what an epoch and a second there cost."""
 
-    label: str
+    label: str  # of the case, the same in every setting; no two curves of one setting have the same
     method: str
     approximation: Approximation
     summary: str  # of the method, a line
     cluster: str
     gpus: int
-    setting: Mapping[str, Any]  # values of keys that are varied, by section.key; the same for all methods of a group
+    setting: Mapping[str, Any]  # values of keys that are varied, by section.key; a curve without some is of all of them
     epoch_s: float | None = None  # predicted; None where it could not be
     epoch_low_s: float | None = None  # the band in which eight of ten such predictions were
     epoch_high_s: float | None = None
@@ -77,10 +69,12 @@ class Curve:
     fits: bool = True  # in the devices' memory
     seeds: tuple[SeedCurve, ...] = ()
     perturbed: tuple[SeedCurve, ...] = ()  # the first seed again, with speeds that differ as predictions may err
+    overrides: Mapping[str, Any] = field(default_factory=dict)  # of the scenario, by section.key: what the case is
     chosen: Mapping[str, Any] | None = None  # searched values that were best on validation
     errors: tuple[ErrorCurve, ...] = ()  # of stale rows of the first seed
     ages: tuple[FoundAges, ...] = ()
     reason: str = ""  # why trainings are missing or time is not known
+    trials: tuple[Trial, ...] = ()  # of the search, each tried choice with its best validation score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +91,8 @@ class Converged:
     num_seeds: int
     scenario: str  # TOML
     command: str
+    baseline: str | None = None  # the label of the case to compare with; else vanilla of the same setting
+    made: str = ""  # when and by which version
 
     @property
     def stands_in(self) -> bool:

@@ -98,27 +98,35 @@ def _draw_panel(axis: Axes, panel: Panel) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TradeOff:
-    """A choice of a plan by its time and its price."""
+    """A choice of a plan by its time and its price; only those of one group are compared with each other."""
 
     epoch_s: float
     price: float
     label: str
+    group: str
     on_front: bool
 
 
 def draw_front(path: Path, choices: Sequence[TradeOff], currency: str) -> None:
-    """Draw every choice as a dot, those that no other beats joined and named."""
+    """Draw every choice as a dot; of each group those that no other beats are joined and named."""
     figure, (axis,) = new_figure(8, 5)
-    others = [choice for choice in choices if not choice.on_front]
-    axis.scatter([c.price for c in others], [c.epoch_s for c in others], color="0.7", s=12, label="beaten in both")
-    front = sorted((choice for choice in choices if choice.on_front), key=lambda choice: choice.price)
-    axis.plot([c.price for c in front], [c.epoch_s for c in front], "o-", color="tab:blue", label="best trade-offs")
-    for choice in front:
-        axis.annotate(choice.label, (choice.price, choice.epoch_s), (4, 5), textcoords="offset points", fontsize=7)
+    for number, group in enumerate(dict.fromkeys(choice.group for choice in choices)):
+        _draw_group(axis, [choice for choice in choices if choice.group == group], number)
     axis.set(xscale="log", yscale="log", xlabel=f"price of an epoch, {currency}", ylabel="time of an epoch, s")
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize="small")
     save_figure(figure, path)
+
+
+def _draw_group(axis: Axes, choices: Sequence[TradeOff], number: int) -> None:
+    colour, mark = f"C{number % NUM_COLOURS}", MARKS[number % len(MARKS)]
+    others = [choice for choice in choices if not choice.on_front]
+    axis.scatter([c.price for c in others], [c.epoch_s for c in others], color=colour, marker=mark, alpha=0.3, s=12)
+    front = sorted((choice for choice in choices if choice.on_front), key=lambda choice: choice.price)
+    label = f"{choices[0].group}: best trade-offs (pale: beaten in both)"
+    axis.plot([c.price for c in front], [c.epoch_s for c in front], f"{mark}-", color=colour, label=label)
+    for choice in front:
+        axis.annotate(choice.label, (choice.price, choice.epoch_s), (4, 5), textcoords="offset points", fontsize=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from halocast.base.files import whole_directory
 from halocast.reports.figures import Bars, Dot, draw_errors
 from halocast.reports.page.accuracy import render_accuracy
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published import ERRORS_HEAD, PublishedResult, shown_errors, verdict
 from halocast.reports.published_scores import (
     UNITS,
@@ -26,7 +26,7 @@ AIMED = 0.2  # the median absolute error of epochs that we aim at
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeBy:
     """By which version and command a report was made."""
 
     text: str
@@ -38,7 +38,7 @@ def write_published(
     results: Sequence[PublishedResult],
     scores: Sequence[ScoreResult],
     summary: dict[str, Any],
-    made: Made,
+    made: MadeBy,
 ) -> None:
     """Write the report directory, whole or not at all: page, report.md, a figure, results as CSV and JSON, scores."""
     require_report_place(path)

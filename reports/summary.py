@@ -17,8 +17,9 @@ import numpy as np
 from halocast.reports.critical import Share, critical_path, last_window, shares
 from halocast.reports.metrics import Metrics, measure
 from halocast.reports.network import Utilisation, bytes_by_link, link_utilisation
-from halocast.schedule.check import staleness
-from halocast.schedule.ir import Exchange, Ints, Kind, Op, Reals, Rows, Schedule
+from halocast.schedule.approximation import Approximation, approximation_of, remote_reads
+from halocast.schedule.check import Read, staleness
+from halocast.schedule.ir import Exchange, Ints, Kind, Op, Reals, Role, Schedule
 from halocast.schedule.trace import Trace
 
 T = TypeVar("T")
@@ -210,6 +211,7 @@ class Summary:
     critical_path: tuple[Share, ...] | None = None
     peak_memory_bytes: int
     peak_memory_bytes_by_rank: tuple[int, ...]
+    approximation: Approximation  # of what training on one device computes
     staleness: tuple[ReadAges, ...]
     warnings: tuple[str, ...]
     epochs: int
@@ -361,7 +363,7 @@ def summarise(
 
     Of the critical path and of the links only the largest entries are listed; without `details` they are left out.
     """
-    metrics = measure(trace, schedule, warmup_epochs)
+    metrics, reads = measure(trace, schedule, warmup_epochs), staleness(schedule)
     return Summary(
         method=dict(schedule.meta).get("method", ""),
         source=trace.source,
@@ -375,7 +377,8 @@ def summarise(
         critical_path=_path(trace, schedule, warmup_epochs) if details else None,
         peak_memory_bytes=max(peak_memory_bytes),
         peak_memory_bytes_by_rank=tuple(peak_memory_bytes),
-        staleness=staleness_table(schedule),
+        approximation=approximation_of(schedule, reads),
+        staleness=staleness_table(schedule, reads),
         warnings=tuple(text for key, text in schedule.meta if key == "warning"),
         epochs=trace.num_epochs,
         warmup_epochs=metrics.warmup_epochs,
@@ -448,19 +451,15 @@ def _drawn_pairs(name: str, counts: Ints, spread: Reals) -> list[DrawnPair]:
     ]
 
 
-def staleness_table(schedule: Schedule) -> tuple[ReadAges, ...]:
+def staleness_table(schedule: Schedule, reads: Sequence[Read] | None = None) -> tuple[ReadAges, ...]:
     """Ages, in epochs, of remote rows, their gradients and snapshots when they are read; one entry per op, over all
-    ranks; of snapshots, one over all slots."""
+    ranks; of snapshots, one over all slots. `reads` are the schedule's staleness, where that is known already."""
     ages: dict[tuple[str, str], set[int]] = {}
-    for read in staleness(schedule):
+    for read in remote_reads(schedule, staleness(schedule) if reads is None else reads):
         buffer = schedule.buffer(read.rank, read.buffer)
         assert buffer is not None
-        op = schedule.find(read.rank, read.op)
-        assert op is not None
-        if buffer.rows in (Rows.HALO, Rows.SENT) and op.kind == "compute":
-            ages.setdefault((read.op, read.buffer), set()).update(read.ages)
-        elif len(op.index) > 1 and all(writer.carries for writer in schedule.writers(read.rank, read.buffer)):
-            ages.setdefault((f"{op.name.rpartition('.')[0]}.*", read.buffer), set()).update(read.ages)
+        over_slots = f"{read.op.rpartition('.')[0]}.*" if buffer.role is Role.SNAPSHOT else read.op
+        ages.setdefault((over_slots, read.buffer), set()).update(read.ages)
     return tuple(
         ReadAges(op=op, reads=buffer, ages=tuple(sorted(read)), free=not schedule.bounded)
         for (op, buffer), read in ages.items()

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from halocast.reports.comparison import NotCompared
@@ -10,6 +12,8 @@ from halocast.reports.critical import Share, StepKind
 from halocast.reports.summary import Basis, MemoryFigures, ReadAges, Summary, all_ages
 
 Line = Summary | NotCompared  # of a table: figures, or the reason why there are none
+Extra = Sequence[tuple[str, Mapping[str, str]]]  # further columns: a name, and cells by method
+GAP = 2  # between columns of text
 SHOWN = 3  # entries of the critical path, and links
 
 
@@ -50,6 +54,7 @@ def age_range(sorted_ages: Sequence[int]) -> str:
 
 COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("method", lambda s: s.method),
+    ("kind", lambda s: str(s.approximation)),
     ("how", lambda s: s.source),
     ("on", lambda s: s.cluster),
     ("ranks", lambda s: str(s.ranks)),
@@ -65,6 +70,23 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
     ("stale", lambda s: ages(s.staleness)),
 )
 
+# the higher, the sooner a narrow terminal goes without the column; those that are not named here always stay
+DROPPED = {
+    "exposed comm": 1,
+    "memory": 2,
+    "how": 3,
+    "error band": 4,
+    "stale": 5,
+    "compute": 6,
+    "traffic": 7,
+    "on": 8,
+    "ranks": 9,
+    "wait": 10,
+    "bubble": 11,
+    "hidden comm": 12,
+    "reduce": 13,
+}
+
 
 def band(summary: Summary) -> str:
     """The times between which an epoch really lies, as far as measured cases tell."""
@@ -74,16 +96,22 @@ def band(summary: Summary) -> str:
     return f"{seconds(known.low_s)} .. {seconds(known.high_s)}" if known else "not known"
 
 
-def columns(lines: Sequence[Line]) -> list[tuple[str, Callable[[Summary], str]]]:
-    """The columns of a table; the error band is one where somebody looked for it."""
+def columns(lines: Sequence[Line], more: Extra = ()) -> list[tuple[str, Callable[[Summary], str]]]:
+    """The columns of a table; the error band is one where somebody looked for it, and `more` stand beside the epoch."""
     after_epoch = 1 + [name for name, _ in COLUMNS].index("epoch")
     bands = [("error band", band)] if any(isinstance(line, Summary) and line.band is not None for line in lines) else []
-    return [*COLUMNS[:after_epoch], *bands, *COLUMNS[after_epoch:]]
+    beside = [(name, partial(_of_method, by_method)) for name, by_method in more]
+    return [*COLUMNS[:after_epoch], *bands, *beside, *COLUMNS[after_epoch:]]
 
 
-def cells(lines: Sequence[Line]) -> list[list[str]]:
+def _of_method(by_method: Mapping[str, str], summary: Summary) -> str:
+    """What is known of a predicted method; runs, and predictions of runs, are of other machines."""
+    return "-" if summary.is_run or summary.predicts is not None else by_method.get(summary.method, "-")
+
+
+def cells(lines: Sequence[Line], more: Extra = ()) -> list[list[str]]:
     """The cells of a table: its head, and a row per line; a line without figures gives its reason in place of them."""
-    shown = columns(lines)
+    shown = columns(lines, more)
     return [[name for name, _ in shown], *(_row(line, [figure for _, figure in shown]) for line in lines)]
 
 
@@ -126,11 +154,19 @@ def constants(basis: Basis) -> str:
     return f"calibrated: {basis.calibrated}" if basis.calibrated else f"constants, not calibrated: {basis.constants}"
 
 
-def text_table(lines: Sequence[Line]) -> str:
-    """A table with a row per summary; below it, insights or the reason why there are none, and warnings."""
+def text_table(lines: Sequence[Line], width: int | None = None, more: Extra = ()) -> str:
+    """A table with a row per summary; below it, insights or the reason why there are none, and warnings.
+
+    With a width no line is longer: columns are left out and remarks go on in the next line.
+    """
     remarks = [f"{line.method}, {line.source} on {line.cluster}: {_remark(line)}" for line in lines]
     summaries = [line for line in lines if isinstance(line, Summary)]
-    return "\n".join([aligned(cells(summaries)), "", *remarks, *warnings(summaries)])
+    below = [*remarks, *warnings(summaries)]
+    if width is None:
+        return "\n".join([aligned(cells(summaries, more)), "", *below])
+    table = cells(summaries, more)
+    ranks = [DROPPED.get(name, 0) for name in table[0]]
+    return "\n".join([fitted(table, ranks, width), "", *(filled(text, width, 2) for text in below)])
 
 
 def _remark(line: Line) -> str:
@@ -145,13 +181,34 @@ def warnings(summaries: Sequence[Summary]) -> list[str]:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Rows of cells as text, columns as wide as their widest cell; the first row is the head."""
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+    lines = [
+        (" " * GAP).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join([lines[0], (" " * GAP).join("-" * width for width in widths), *lines[1:]])
 
 
-def markdown_table(lines: Sequence[Line]) -> str:
+def fitted(rows: Sequence[Sequence[str]], ranks: Sequence[int], width: int) -> str:
+    """Rows as text that is at most so wide: of the columns that say something those of the highest rank are left out
+    first, the last of them first, and named below; those of rank 0 never are."""
+    kept = [k for k in range(len(rows[0])) if any(row[k] not in ("", "-") for row in rows[1:])]
+    wide = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+    left_out: list[int] = []
+    while sum(wide[k] + GAP for k in kept) - GAP > width and any(ranks[k] for k in kept):
+        left_out.append(max(kept, key=lambda k: (ranks[k], k)))
+        kept.remove(left_out[-1])
+    text = aligned([[row[k] for k in kept] for row in rows])
+    named = ", ".join(rows[0][k] for k in sorted(left_out))
+    return f"{text}\n{filled(f'in a wider terminal: {named}', width)}" if named else text
+
+
+def filled(text: str, width: int, indent: int = 0) -> str:
+    """Text in lines that are at most so wide; those after the first begin so many letters in. No word is cut."""
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def markdown_table(lines: Sequence[Line], more: Extra = ()) -> str:
     """A Markdown table with a row per summary, and one for each method that could not be compared."""
-    return markdown_rows(cells(lines))
+    return markdown_rows(cells(lines, more))
 
 
 def markdown_rows(rows: Sequence[Sequence[str]]) -> str:

@@ -286,18 +286,22 @@ class Read:
 
 def staleness(schedule: Schedule) -> tuple[Read, ...]:
     """The age of every value read that some op writes: epochs since a COMPUTE or SAMPLE made it."""
+    return tuple(reads_of(schedule))
+
+
+def reads_of(schedule: Schedule) -> Iterator[Read]:
+    """The staleness, one read after the other, for whoever looks for a single one: all of them take long where the
+    epochs of a period are many."""
     period, longest = hyperperiod(schedule), longest_lag(schedule)
     start = period * (3 + 3 * longest)  # any chain of one exchange and one pull has reached steady state
     ages = _Ages(schedule)
-    reads = []
     for op in schedule.ops:
         epochs = [epoch for epoch in range(start, start + period) if op.exists(epoch)]
         for buffer in op.reads:
             own = op.carries and buffer in op.writes  # a running mean's last value
             if schedule.writers(op.rank, buffer) and not own:
                 ages_seen = frozenset[int]().union(*(ages.read(op, buffer, epoch) for epoch in epochs))
-                reads.append(Read(op.rank, op.name, buffer, tuple(sorted(ages_seen))))
-    return tuple(reads)
+                yield Read(op.rank, op.name, buffer, tuple(sorted(ages_seen)))
 
 
 class _Ages:

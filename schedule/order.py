@@ -6,13 +6,14 @@ is legal if no op begins before what it awaits has ended, lanes run their ops on
 ends before all who give something to it have begun.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from halocast.base.errors import InputError
 from halocast.schedule.ending import Ending
-from halocast.schedule.ir import Op, Schedule
+from halocast.schedule.ir import Lane, Op, Schedule
 from halocast.schedule.trace import Trace
 
 ENDLESS = 2**40  # epochs: as many as whoever reads the moments wants
@@ -27,6 +28,7 @@ class Moment(NamedTuple):
     epoch: int
 
 
+Awaits = Callable[[Op, int], list[tuple[Op, int]]]  # as of a schedule
 Choose = Callable[[int], int]  # of so many things that may happen next, the number of one
 
 
@@ -44,6 +46,10 @@ def legal_order(schedule: Schedule, num_epochs: int | None, choose: Choose | Non
     return order.by_turns() if choose is None else order.chosen(choose)
 
 
+Key = tuple[int, str]  # rank, op
+Wait = tuple[dict[Key, int], Key, int]  # among the begun or the ended, an instance of an op
+
+
 @dataclass(slots=True)
 class _Lane:
     """One lane of one rank: its next op, or the one under way, and the epoch."""
@@ -55,6 +61,7 @@ class _Lane:
     going: bool = False  # it is settled that the rank does this epoch
     begun: bool = False
     over: bool = False
+    waits: list[Wait] | None = None  # of its next event, those that are not over; None: not looked up yet
 
     @property
     def op(self) -> Op:
@@ -70,8 +77,8 @@ class _Order:
         self.done = [0 for _ in ranks]  # epochs, by rank
         endings = [self._ending(rank) for rank in ranks]
         self.lanes = [_Lane(ops, endings[rank]) for rank in ranks for _, ops in sorted(schedule.lanes(rank).items())]
-        self.begun: dict[tuple[int, str], int] = {}  # the newest instance, by rank and op
-        self.ended: dict[tuple[int, str], int] = {}
+        self.begun: dict[Key, int] = {}  # the newest instance
+        self.ended: dict[Key, int] = {}
         self.senders = {(op.rank, op.name): schedule.senders(op) for op in schedule.ops}
 
     def _ending(self, rank: int) -> Ending:
@@ -110,14 +117,24 @@ class _Order:
         """Whether the next event of a lane may happen now."""
         if not self._is_settled(lane):
             return False
-        op, epoch = lane.op, lane.epoch
-        if lane.begun:
-            return self.may_end(op, epoch)
-        return all(self._has_ended(*wait) for wait in lane.ending.awaits(op, epoch))
+        if lane.waits is None:
+            lane.waits = self.waits_of(lane.op, lane.epoch, not lane.begun, lane.ending.awaits)
+        return self._are_over(lane.waits)
 
-    def may_end(self, op: Op, epoch: int) -> bool:
-        """Whether all who give something to an op have begun."""
-        return all(self.begun.get((rank, op.name), -1) >= epoch for rank in self.senders[op.rank, op.name])
+    def waits_of(self, op: Op, epoch: int, begins: bool, awaits: Awaits) -> list[Wait]:
+        """What has to happen before an event: the ends of what an op awaits, or the begins of all who give to it."""
+        if begins:
+            return [(self.ended, (source.rank, source.name), at) for source, at in awaits(op, epoch)]
+        return [(self.begun, (rank, op.name), epoch) for rank in self.senders[op.rank, op.name]]
+
+    def _are_over(self, waits: list[Wait]) -> bool:
+        """Whether nothing is left to wait for; what is over is taken from the list."""
+        while waits:
+            events, key, instance = waits[-1]
+            if events.get(key, -1) < instance:
+                return False
+            waits.pop()
+        return True
 
     def _is_settled(self, lane: _Lane) -> bool:
         """Whether a lane has a next op, to which it is brought; that it has none may have to be waited for."""
@@ -142,7 +159,7 @@ class _Order:
     def _next(self, lane: _Lane) -> Moment:
         op, epoch, begins = lane.op, lane.epoch, not lane.begun
         (self.begun if begins else self.ended)[op.rank, op.name] = epoch
-        lane.begun = begins
+        lane.begun, lane.waits = begins, None
         lane.place += not begins
         return Moment(0.0, begins, op, epoch)
 
@@ -150,25 +167,35 @@ class _Order:
 def of_trace(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
     """The moments of a run that happened, by their times; among events of one time, or of clocks that differ a little,
     in a legal order."""
-    events = sorted(_events(schedule, trace), key=lambda moment: (moment.time_s, not moment.begins))
-    happened = _Happened(schedule)
-    while events:
-        place = next((k for k, moment in enumerate(events) if happened.may(moment)), None)
-        if place is None:
-            first = events[0]
+    happened, lanes = _Happened(schedule), _by_lane(schedule, trace)
+    while lanes:
+        able = [events for events in lanes if happened.may(events[0])]
+        if not able:
+            first = min((events[0] for events in lanes), key=_when)
             raise InputError(f"no legal order: {first.op.label} of epoch {first.epoch} waits for what no span has")
-        moment = events.pop(place)
+        events = min(able, key=lambda events: _when(events[0]))
+        moment = events.popleft()
+        if not events:
+            lanes.remove(events)
         happened.note(moment)
         yield moment
 
 
-def _events(schedule: Schedule, trace: Trace) -> Iterator[Moment]:
+def _when(moment: Moment) -> tuple[float, bool]:
+    return moment.time_s, not moment.begins
+
+
+def _by_lane(schedule: Schedule, trace: Trace) -> list[deque[Moment]]:
+    """The events of every lane, in its order."""
+    place = {(op.rank, op.name): number for number, op in enumerate(schedule.ops)}
     for span in trace.all_spans:
-        op = schedule.find(span.rank, span.op)
-        if op is None:
+        if (span.rank, span.op) not in place:
             raise InputError(f"the trace has op {span.rank}/{span.op}, which the schedule has not")
-        yield Moment(span.start_s, True, op, span.epoch)
-        yield Moment(span.end_s, False, op, span.epoch)
+    lanes: dict[tuple[int, Lane], deque[Moment]] = defaultdict(deque)
+    for span in sorted(trace.all_spans, key=lambda span: (span.epoch, place[span.rank, span.op])):
+        op = schedule.ops[place[span.rank, span.op]]
+        lanes[op.rank, op.lane] += Moment(span.start_s, True, op, span.epoch), Moment(span.end_s, False, op, span.epoch)
+    return [lanes[key] for key in sorted(lanes)]
 
 
 class _Happened(_Order):
@@ -178,11 +205,11 @@ class _Happened(_Order):
         super().__init__(schedule, ENDLESS)
 
     def may(self, moment: Moment) -> bool:
-        op, epoch = moment.op, moment.epoch
-        if not moment.begins:
-            return self.begun.get((op.rank, op.name), -1) == epoch and self.may_end(op, epoch)
-        waits = [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
-        return all(self._has_ended(*wait) for wait in waits)
+        """Whether the next event of a lane may come now; what a rank waited for elsewhere, clocks need not show."""
+        return self._are_over(self.waits_of(moment.op, moment.epoch, moment.begins, self._own))
+
+    def _own(self, op: Op, epoch: int) -> list[tuple[Op, int]]:
+        return [wait for wait in self.schedule.awaits(op, epoch) if wait[0].rank == op.rank]
 
     def note(self, moment: Moment) -> None:
         op = moment.op

@@ -57,11 +57,8 @@ def simulate(
     env = simpy.Environment()
     make_links = links_for(schedule.num_ranks, sharing)
     links = network(env) if network else make_links(env, cluster, slack=tolerance, factors=world.links, record=record)
-    engine, spans = (
-        _Engine(_Setting(schedule, cluster, world, code), num_epochs, env, links),
-        list[Span](),
-    )
-    engine.ended = lambda op, epoch, start_s: spans.append(span_of(op, epoch, start_s, env.now, schedule.num_bytes(op)))
+    engine, spans = _Engine(_Setting(schedule, cluster, world, code), num_epochs, env, links), list[Span]()
+    engine.ended = partial(_note_span, spans, engine)
     engine.take(measured_s)
     left = engine.run()
     trace = Trace.of(
@@ -75,6 +72,11 @@ def simulate(
     if world.failure is not None and left:
         raise StoppedError(_epitaph(world.failure, left), trace, schedule)
     return trace
+
+
+def _note_span(spans: list[Span], engine: "_Engine", op: Op, epoch: int, start_s: float) -> None:
+    """Take note of an op instance that ends now."""
+    spans.append(span_of(op, epoch, start_s, engine.env.now, engine.schedule.num_bytes(op)))
 
 
 def moments(

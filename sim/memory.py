@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from halocast.cluster.catalogue import Cluster, Transport
+from halocast.codes.implementation import BARE, Implementation
 from halocast.schedule.ir import COLLECTIVE, Lane, Payload, Schedule
 from halocast.schedule.passes import memory
 
@@ -46,7 +47,8 @@ class DeviceMemory:
         return self.headroom_bytes >= 0
 
 
-def device_memory(schedule: Schedule, cluster: Cluster, rank: int) -> DeviceMemory:
+def device_memory(schedule: Schedule, cluster: Cluster, rank: int, code: Implementation = BARE) -> DeviceMemory:
+    """What a rank of a schedule takes, which has been lowered for the implementation that runs it."""
     peak = memory(schedule, rank)
     parts: dict[str, int] = defaultdict(int)
     for name, num_bytes in peak.alive:
@@ -54,6 +56,7 @@ def device_memory(schedule: Schedule, cluster: Cluster, rank: int) -> DeviceMemo
     parts["workspace"] += BLAS_BYTES if _on_gpu(cluster, rank) else 0
     allocated = sum(parts.values())
     parts["transport"] = _staging(schedule, cluster, rank)
+    parts["libraries"] = int(code.memory.libraries_bytes or 0) if _on_gpu(cluster, rank) else 0
     parts["context"] = CONTEXT_BYTES if _on_gpu(cluster, rank) else 0
     return DeviceMemory(
         rank=rank,

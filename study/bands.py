@@ -72,7 +72,7 @@ class Band:
         return predicted_s * self.low, predicted_s * self.high
 
 
-AXES = tuple(one.name for one in fields(Situation) if one.name not in ("kind", "gpus"))
+GROUPED = tuple(one.name for one in fields(Situation) if one.name not in ("kind", "gpus"))
 # From the narrowest set of cases to the widest: what they have in common with the situation.
 RUNGS: tuple[tuple[str, ...], ...] = (
     ("code", "method", "transport", "device"),
@@ -110,7 +110,7 @@ class Evidence:
     _columns: dict[str, NDArray[np.str_]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        columns = {axis: np.array([getattr(case.situation, axis) for case in self.cases]) for axis in AXES}
+        columns = {axis: np.array([getattr(case.situation, axis) for case in self.cases]) for axis in GROUPED}
         object.__setattr__(self, "_columns", columns)
 
     @cached_property
@@ -185,7 +185,7 @@ class Evidence:
 
     def new(self, situation: Situation, among: Mask) -> list[str]:
         """What of a situation none of these cases has."""
-        found = [axis for axis in AXES if getattr(situation, axis) not in self._columns[axis][among]]
+        found = [axis for axis in GROUPED if getattr(situation, axis) not in self._columns[axis][among]]
         return found + ([MORE_GPUS] if among.any() and situation.gpus > int(self._gpus[among].max()) else [])
 
     def band(self, situation: Situation, among: Mask | None = None) -> Band | None:

@@ -5,8 +5,6 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,27 +15,33 @@ from halocast.cluster.catalogue import Cluster, load_cluster
 from halocast.graph.graph import Graph
 from halocast.methods import METHODS
 from halocast.reports.comparison import Comparison, MethodResult, NotCompared, ScalePoint
-from halocast.reports.page.report import require_report_place, write_report
+from halocast.reports.curves import Converged
+from halocast.reports.page.place import require_report_place
+from halocast.reports.page.report import write_report
 from halocast.reports.summary import Summary
-from halocast.reports.verdict import verdict
+from halocast.reports.to_target import rows
+from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.ir import Kernel
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.banded import with_band
 from halocast.study.clusters import scenario_cluster
+from halocast.study.converge import converge
 from halocast.study.pipelines import settled
 from halocast.study.predict import Prediction, predict_on
 from halocast.study.run import machine, require_torch, run_workload
 from halocast.study.scenario import MethodSection, Scenario, format_scenario
-from halocast.study.showable import Showable, plain_figures
+from halocast.study.showable import Showable, made_now, plain_figures
 from halocast.study.validate import LOOPBACK
 from halocast.study.workload import Say, Workload, prepare, silent
 
+ALONE = "vanilla"  # on one device: the whole graph, nothing to exchange
 GROWTH = 4.0  # a point with twice the ranks has four times the transfers
 ASSUMPTIONS = (
     "Every method has its default options, except the scenario's own method, which keeps the options given there.",
     "Times are of one steady epoch; what happens once before training and evaluation are not in them.",
     "Shared links give all transfers their max-min fair rate; queued ones serve them in order, used above 16 ranks.",
     "Compute is a roofline with one table of efficiencies for all devices; compute slows while bytes of its rank move.",
-    "Speed is compared, not accuracy after training: methods with stale or sampled rows may need more epochs.",
+    "Exact methods learn the same in every epoch; stale and sampled ones may need more epochs, or never get as far.",
 )
 
 
@@ -46,16 +50,35 @@ class MethodComparison(Showable):
     """All methods of a comparison, those that could not be compared with their reasons."""
 
     columns: ClassVar[tuple[str, ...]] = (
-        *("method", "source", "cluster", "ranks", "epoch_s", "compute_s", "exposed_comm_s", "hidden_comm_s"),
+        *(
+            "method",
+            "approximation",
+            "source",
+            "cluster",
+            "ranks",
+            "epoch_s",
+            "compute_s",
+            "exposed_comm_s",
+            "hidden_comm_s",
+        ),
         *("bytes_total", "peak_memory_bytes", "reason"),
     )
     content: Comparison
 
     def line(self) -> str:
-        return verdict(self.content).replace("**", "")
+        return " ".join(self.verdict)
+
+    @property
+    def verdict(self) -> list[str]:
+        """The best exact method, the best approximate one, and whether one GPU is enough: a line each."""
+        return [line.replace("**", "") for line in verdict(self.content)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict and all rows as a JSON object."""
+        return {"verdict": verdict_dict(self.content), "results": rows(self.content)}
 
     def records(self) -> list[dict[str, Any]]:
-        return [plain_figures(row) for row in self.content.rows]
+        return [plain_figures(row) for row in rows(self.content)]
 
     @property
     def results(self) -> tuple[MethodResult, ...]:
@@ -88,6 +111,7 @@ class _Asked:
     execute: bool
     profile: Path | None  # what was measured of the cluster's devices, or of this machine
     scaling_s: float
+    accuracy: Accuracy | None  # methods are trained as well
     say: Say
 
     def cluster(self, scenario: Scenario) -> Cluster:
@@ -108,11 +132,21 @@ class _Asked:
         return replace(self.scenario, method=MethodSection(name=name, options=METHODS[name].options()))
 
     @property
+    def _methods(self) -> list[str]:
+        return [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+
+    @property
+    def converge(self) -> str:
+        """The command line that trains the same methods, beside the report's scenario.toml."""
+        return shlex.join(["halocast", "converge", "scenario.toml", *self._methods])
+
+    @property
     def command(self) -> str:
         """The command line that makes the same report, beside its scenario.toml."""
-        chosen = [] if list(self.names) == list(METHODS) else ["--methods", ",".join(self.names)]
+        chosen = list(self._methods)
         chosen += ["--execute"] * self.execute
         chosen += ["--profile", str(self.profile)] if self.profile else []
+        chosen += ["--accuracy", *self.accuracy.words] if self.accuracy else []
         return shlex.join(["halocast", "compare", "scenario.toml", *chosen])
 
 
@@ -124,10 +158,13 @@ def compare(
     execute: bool = False,
     profile: str | Path | None = None,
     scaling_s: float = 0.0,
+    accuracy: Accuracy | None = None,
     out: str | Path | None = None,
     say: Say = silent,
 ) -> MethodComparison:
     """Predict all methods, or the named ones, on a scenario; `execute` also runs each on this machine.
+
+    With `accuracy` each is also trained in virtual time, so that they are compared at an equal validation score.
 
     `graph` takes the place of the scenario's own. `profile` is what was measured of the cluster's devices. Up to
     `scaling_s` seconds are spent on predictions at other numbers of GPUs. `out` is a directory for the report. A method
@@ -137,6 +174,8 @@ def compare(
         require_torch("comparing with real runs")
     if out is not None:
         require_report_place(Path(out))
+    if accuracy is not None and graph is not None:
+        raise InputError("accuracy: a graph from memory cannot be trained; save it and name its file")
     asked = _Asked(
         scenario=scenario,
         names=tuple(method_names(methods)),
@@ -144,6 +183,7 @@ def compare(
         execute=execute,
         profile=None if profile is None else Path(profile),
         scaling_s=scaling_s,
+        accuracy=accuracy,
         say=say,
     )
     comparison = MethodComparison(content=_compare(asked))
@@ -162,6 +202,7 @@ def method_names(names: Sequence[str]) -> list[str]:
 
 def _compare(asked: _Asked) -> Comparison:
     asked.cluster(asked.scenario)  # what cannot be is no method's fault
+    converged = None if asked.accuracy is None else _converged(asked, asked.accuracy)
     results: list[MethodResult] = []
     failures: list[NotCompared] = []
     for name in asked.names:
@@ -175,9 +216,12 @@ def _compare(asked: _Asked) -> Comparison:
         scaling=tuple(_scaling(asked, predicted, failures)) if asked.scaling_s > 0 else (),
         scenario=format_scenario(asked.scenario),
         command=asked.command,
-        made=f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC.",
+        made=made_now(),
         assumptions=ASSUMPTIONS,
         kernel_work=kernel_work,
+        alone=_alone(asked),
+        converge=asked.converge,
+        converged=converged,
     )
 
 
@@ -200,6 +244,39 @@ def _compare_one(scenario: Scenario, asked: _Asked, results: list[MethodResult],
             results += _execute_here(workload, asked, say)
         except (InputError, RunError) as error:
             failures.append(NotCompared(method=name, cluster=machine(None), reason=str(error)))
+
+
+def _converged(asked: _Asked, accuracy: Accuracy) -> Converged:
+    """The methods, trained in virtual time: score over seconds of the cluster that they are predicted on."""
+    cluster, scenario = asked.cluster(asked.scenario), asked.scenario
+    if asked.profile is not None and cluster.device(0).measured is not None:
+        scenario = replace(scenario, cluster=replace(scenario.cluster, profile=str(asked.profile)))
+    return converge(
+        scenario,
+        methods=asked.names,
+        target=accuracy.target,
+        seeds=accuracy.seeds,
+        stand_in=accuracy.stand_in,
+        jobs=accuracy.jobs,
+        progress=accuracy.progress,
+    ).content
+
+
+def _alone(asked: _Asked) -> Summary | NotCompared:
+    """The whole graph on one device of the cluster."""
+    try:
+        return _predict_on(asked, ALONE, 1).summary
+    except (InputError, RunError) as error:
+        return NotCompared(method=ALONE, cluster=asked.cluster(asked.scenario).name, reason=str(error))
+
+
+def _predict_on(asked: _Asked, name: str, ranks: int) -> Prediction:
+    """A method on the first devices of the cluster, with a part for each."""
+    scenario, graph = asked.with_method(name), asked.graph
+    parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
+    sized = replace(scenario, graph=parts, cluster=cluster)
+    workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
+    return predict_on(workload, asked.cluster(sized))
 
 
 def _result(prediction: Prediction, predicts: str | None = None) -> MethodResult:
@@ -260,18 +337,11 @@ class _Predictor:
         if started + GROWTH * self.last_s.get(name, 0.0) > self.end_s:
             return ScalePoint(method=name, ranks=ranks, reason="not predicted: more time than --scaling allows")
         try:
-            return _point(name, self._predict(name, ranks).summary)
+            return _point(name, _predict_on(self.asked, name, ranks).summary)
         except (InputError, RunError) as error:
             return ScalePoint(method=name, ranks=ranks, reason=str(error))
         finally:
             self.last_s[name] = time.monotonic() - started
-
-    def _predict(self, name: str, ranks: int) -> Prediction:
-        scenario, graph = self.asked.with_method(name), self.asked.graph
-        parts, cluster = replace(scenario.graph, parts=None), replace(scenario.cluster, gpus=ranks)
-        sized = replace(scenario, graph=parts, cluster=cluster)
-        workload = prepare(settled(sized, ranks, graph=graph), ranks, graph=graph)
-        return predict_on(workload, self.asked.cluster(sized))
 
 
 def _point(name: str, summary: Summary) -> ScalePoint:

@@ -17,7 +17,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from halocast.base.errors import InputError
 from halocast.base.records import read_toml, record
 from halocast.study.published_rows import Row, own_figures, read_rows
 
@@ -37,6 +36,7 @@ class Origin(StrEnum):
     READ = "read"  # in a program, its logs or a paper
     SHEET = "data sheet"
     ASSUMED = "assumed"
+    UNSAID = "not said"  # constants.toml does not know it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def entry_of(name: str) -> Entry:
     for entry in entries():
         if any(fnmatchcase(name, pattern) for pattern in entry.names):
             return entry
-    raise InputError(f"constant {name}: study/constants.toml does not say where it comes from")
+    return Entry(names=(name,), origin=Origin.UNSAID)
 
 
 @cache

@@ -6,300 +6,29 @@ a choice whose bound is not better than what was found needs no simulation, and 
 had been tried.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from itertools import product
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, ClassVar
 
 from halocast.base.errors import InputError
-from halocast.base.records import require
-from halocast.cluster.catalogue import Cluster, list_clusters, load_cluster
 from halocast.methods import METHODS
-from halocast.reports.summary import MemoryFigures, Summary, from_flat
-from halocast.study.bands import Sure, sure_of
+from halocast.reports.summary import MemoryFigures, from_flat
+from halocast.study.asked_accuracy import Accuracy
+from halocast.study.candidates import Candidate, candidates
+from halocast.study.choices import Choice, Goal, RankedPlan, pareto
+from halocast.study.known import Known, learn
 from halocast.study.pool import Pool, open_pool
 from halocast.study.predictor import SCREEN
 from halocast.study.queries import complete, query_of
 from halocast.study.results import ResultFile, State
-from halocast.study.scenario import PlanSection, Scenario, tables_of
+from halocast.study.scenario import Scenario
 from halocast.study.screen import Screened
-from halocast.study.showable import Showable
 from halocast.study.sweep import result_path
 
-ALL = "all"
-MOST_CANDIDATES = 100_000
-Chosen = Mapping[str, Any]  # options of a method
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Candidate:
-    """One of the choices; `tables` are its scenario."""
-
-    cluster: str
-    gpus: int
-    method: str
-    options: Chosen
-    partitioner: str
-    tables: Mapping[str, Any]
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """The cluster and the method: of the choices that share both, the best is shown."""
-        return self.cluster, self.method
-
-    @property
-    def chosen(self) -> str:
-        """The chosen options as text, and the partitioner where it is not the usual one."""
-        named = {**self.options, **({"partitioner": self.partitioner} if self.partitioner != "metis" else {})}
-        return ", ".join(f"{key}={value}" for key, value in named.items())
-
-    @property
-    def label(self) -> str:
-        chosen = self.chosen
-        return f"{self.method}{f' ({chosen})' if chosen else ''} on {self.gpus} x {Path(self.cluster).stem}"
-
-
-def candidates(scenario: Scenario) -> list[Candidate]:
-    """All choices of a scenario's [plan], in order."""
-    plan, listed = scenario.plan, []
-    for name in _clusters(scenario):
-        cluster = load_cluster(name, transport=scenario.cluster.transport)
-        for gpus, method, partitioner in product(_gpus(plan, cluster), _methods(plan), plan.partitioners):
-            for options in _options(plan, method):
-                tables = _tables(scenario, name, gpus, method, options, partitioner)
-                listed.append(
-                    Candidate(
-                        cluster=name,
-                        gpus=gpus,
-                        method=method,
-                        options=options,
-                        partitioner=str(partitioner),
-                        tables=tables,
-                    )
-                )
-                require(len(listed) <= MOST_CANDIDATES, f"more than {MOST_CANDIDATES:,} choices: narrow [plan]")
-    require(bool(listed), "nothing to choose from: [plan] leaves no method, cluster or number of GPUs")
-    return listed
-
-
-def _clusters(scenario: Scenario) -> Sequence[str]:
-    """The clusters that a plan names; without any, the scenario's own, and without that all whose ranks are GPUs."""
-    own = scenario.cluster.file or scenario.cluster.name
-    named = scenario.plan.clusters or ((own,) if own else (ALL,))
-    if ALL not in named:
-        return list(dict.fromkeys(named))
-    return [name for name in list_clusters() if load_cluster(name).staged]
-
-
-def _gpus(plan: PlanSection, cluster: Cluster) -> Iterator[int]:
-    """Numbers of GPUs: those asked for that the cluster has; else powers of two and the most that is allowed."""
-    most = min(plan.max_gpus, cluster.num_ranks)
-    if plan.gpus:
-        yield from sorted(num for num in set(plan.gpus) if num <= cluster.num_ranks)
-        return
-    yield from sorted({most, *(2**k for k in range(most.bit_length()))})
-
-
-def _methods(plan: PlanSection) -> Sequence[str]:
-    if plan.methods:
-        return list(dict.fromkeys(plan.methods))
-    firsts: dict[Any, str] = {}
-    for name, method in METHODS.items():
-        firsts.setdefault(method.make, name)
-    return list(firsts.values())
-
-
-def _options(plan: PlanSection, name: str) -> Iterator[Chosen]:
-    """All combinations of the ranges of a method's options, but for those that keep too little."""
-    method = METHODS[name]
-    asked = plan.options.get(name, {})
-    ranges = {**method.ranges, **asked}
-    for chosen in product(*ranges.values()):
-        options = dict(zip(ranges, chosen, strict=True))
-        if method.share is None or method.share in asked or options[method.share] >= plan.min_rate:
-            yield MappingProxyType(options)
-
-
-def _tables(
-    scenario: Scenario, cluster: str, gpus: int, method: str, options: Chosen, partitioner: str
-) -> Mapping[str, Any]:
-    """The scenario with these choices; options of its own method stay where they are not chosen."""
-    tables: dict[str, Any] = dict(tables_of(scenario))
-    own = tables["method"] if tables["method"]["name"] == method else {}
-    tables["method"] = {**own, "name": method, **options}
-    tables["graph"] = {**tables["graph"], "partitioner": str(partitioner)}
-    rest = {key: value for key, value in tables["cluster"].items() if key not in ("name", "file")}
-    is_file = cluster not in list_clusters()
-    tables["cluster"] = {**rest, "file" if is_file else "name": cluster, "gpus": gpus}
-    return tables
-
-
 Tell = Callable[[str, int, int, str], None]  # what is done, how many, of how many, the best so far
-NONE = float("inf")
-
-
-class Aim(StrEnum):
-    FASTEST = "fastest"
-    CHEAPEST = "cheapest"
-    FEWEST = "fewest"  # GPUs, under a limit of time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choice:
-    """A candidate with what is known of it: before its prediction only bounds and memory."""
-
-    candidate: Candidate
-    screened: Screened
-    figures: Summary | None = None
-
-    @property
-    def epoch_s(self) -> float:
-        """The predicted epoch, or before its prediction the least that it can be."""
-        return self.screened.bound_s if self.figures is None else self.figures.epoch_s
-
-    @property
-    def predicted(self) -> Summary:
-        """The figures of a choice of a plan, all of which were predicted."""
-        assert self.figures is not None, self.candidate.label
-        return self.figures
-
-    @property
-    def price(self) -> float | None:
-        """The price of an epoch, predicted or the least that it can be; None where the cluster has no price."""
-        rate = self.screened.price_per_s
-        return None if rate is None else rate * self.epoch_s
-
-    @property
-    def gpus(self) -> int:
-        return self.candidate.gpus
-
-    @property
-    def headroom_bytes(self) -> int:
-        memory = self.screened.memory
-        return memory.device_memory_bytes - memory.memory_bytes
-
-    @property
-    def ages(self) -> list[int]:
-        """Ages, in epochs, of rows of others when they are read."""
-        return self.predicted.ages
-
-    @property
-    def any_age(self) -> bool:
-        """Whether rows may be of any age, since ranks run freely without a bound."""
-        return any(read.free for read in self.predicted.staleness)
-
-    @property
-    def staleness(self) -> str:
-        """The reason why the rows that it reads may be too old."""
-        return "rows of any age: ranks run freely" if self.any_age else f"rows up to {self.ages[-1]} epochs old"
-
-    @property
-    def sure(self) -> Sure:
-        return sure_of(self.predicted)
-
-    def record(self) -> dict[str, Any]:
-        """A row of the plan's table: what is chosen, and its figures."""
-        chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
-        known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
-        return {**chosen, **self.predicted.plain_figures(), **known}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """The aim of a plan: a choice of smaller rank is better. Bounds never have larger ranks than predictions."""
-
-    aim: Aim = Aim.FASTEST
-    limit_s: float | None = None
-    max_staleness: int | None = None  # epochs
-    pareto: bool = False  # also keep all that no other beats in both time and price
-
-    def __post_init__(self) -> None:
-        needed = self.aim is not Aim.FEWEST or self.limit_s is not None
-        require(needed, "fewest GPUs: under which time? give a limit of seconds per epoch (--limit-s)")
-        legal = self.limit_s is None or self.limit_s > 0
-        require(legal, f"limit_s = {self.limit_s}: needs to be above 0")
-
-    def rank(self, choice: Choice) -> tuple[float, ...]:
-        return RANKS[self.aim](choice)
-
-    def allows(self, choice: Choice) -> bool:
-        return (self.limit_s is None or choice.epoch_s <= self.limit_s) and not self.too_stale(choice)
-
-    def too_stale(self, choice: Choice) -> bool:
-        """Whether a choice reads older rows than allowed, which is known when it is predicted."""
-        if self.max_staleness is None or choice.figures is None:
-            return False
-        return choice.any_age or (bool(choice.ages) and choice.ages[-1] > self.max_staleness)
-
-
-def _cheapest(choice: Choice) -> tuple[float, ...]:
-    """Rank a choice by its price; those without one come last."""
-    return (NONE if choice.price is None else choice.price, choice.epoch_s)
-
-
-RANKS: Mapping[Aim, Callable[[Choice], tuple[float, ...]]] = MappingProxyType(
-    {
-        Aim.FASTEST: lambda choice: (choice.epoch_s,),
-        Aim.CHEAPEST: _cheapest,
-        Aim.FEWEST: lambda choice: (choice.gpus, choice.epoch_s),
-    }
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RankedPlan(Showable):
-    """The answer: every choice that was predicted, the best first, and what became of the others."""
-
-    columns: ClassVar[tuple[str, ...]] = ("label", "epoch_s", "exposed_comm_s", "headroom_bytes", "price", "sure")
-    choices: tuple[Choice, ...]
-    dropped: tuple[tuple[Candidate, str], ...]  # not legal, or too large, and why
-    hopeless: tuple[Choice, ...]  # not simulated: their bounds show that they are not better
-    goal: Goal
-
-    @property
-    def best(self) -> Choice:
-        return self.choices[0]
-
-    def line(self) -> str:
-        best, others = self.best, len(self.choices) - 1
-        dropped = f"{len(self.dropped)} dropped, {len(self.hopeless)} not better by their bounds"
-        return f"{self.goal.aim}: {best.candidate.label}, {best.epoch_s:.3g} s an epoch; {others} others, {dropped}"
-
-    def records(self) -> list[dict[str, Any]]:
-        """A row per predicted choice, the best first."""
-        return [choice.record() for choice in self.choices]
-
-    def best_by(self, what: Callable[[Candidate], str]) -> dict[str, Choice]:
-        """The best choice of each method, or on each cluster."""
-        best: dict[str, Choice] = {}
-        for choice in self.choices:
-            best.setdefault(what(choice.candidate), choice)
-        return best
-
-    def best_of_groups(self) -> list[Choice]:
-        """The best choice that was predicted of every method on every cluster, in order: surely the best of a method
-        and the best on a cluster, and for other pairs one that is not far from it."""
-        best: dict[tuple[str, str], Choice] = {}
-        for choice in self.choices:
-            best.setdefault(choice.candidate.group, choice)
-        return list(best.values())
-
-    def front(self) -> list[Choice]:
-        """Choices with a price that no other beats in both time and price, the fastest first."""
-        return pareto(self.choices)
-
-
-def pareto(choices: Iterable[Choice]) -> list[Choice]:
-    priced = [(choice.epoch_s, choice.price, choice) for choice in choices if choice.price is not None]
-    front, cheapest = [], NONE
-    for _, price, choice in sorted(priced, key=lambda item: item[:2]):
-        if price < cheapest:
-            front.append(choice)
-            cheapest = price
-    return front
+Group = tuple[object, ...]
+SAME = "does the same as"
+Ask = Callable[[Sequence[Choice]], Known | None]
 
 
 def find_plan(
@@ -309,10 +38,18 @@ def find_plan(
     pool: Pool,
     *,
     exhaustive: bool = False,
+    ask: Ask = lambda choices: None,
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
-    """Screen all candidates, then predict those that may be the best of their group, or all of them."""
+    """Screen all candidates, then predict those that may be the best of their group, or all of them.
+
+    `ask` is asked what trainings tell of the choices that fit.
+    """
     screened, dropped = _screen(listed, file, pool, tell)
+    screened, same = _different(screened)
+    known = ask(screened) if screened else None
+    screened, missed = known.told(screened) if known else (screened, [])
+    dropped += same + missed
     search = _Search(goal, file, pool, tell, exhaustive)
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
@@ -323,7 +60,30 @@ def find_plan(
     if not kept:
         raise InputError(_nothing(dropped, too_slow, goal))
     ranked = sorted(kept, key=lambda choice: (goal.rank(choice), choice.candidate.label))
-    return RankedPlan(choices=tuple(ranked), dropped=tuple(dropped), hopeless=(*search.hopeless, *too_slow), goal=goal)
+    return RankedPlan(
+        exact=tuple(choice for choice in ranked if choice.exact),
+        approximate=tuple(choice for choice in ranked if not choice.exact),
+        dropped=tuple(dropped),
+        hopeless=(*search.hopeless, *too_slow),
+        goal=goal,
+        target=known.target if known else None,
+    )
+
+
+def _different(choices: Sequence[Choice]) -> tuple[list[Choice], list[tuple[Candidate, str]]]:
+    """Of choices that do the same on the same machine only one, and the others with the reason: on one GPU there is
+    nothing to exchange, so most methods are one."""
+    names = list(METHODS)
+    first: dict[Group, Choice] = {}
+    for choice in sorted(choices, key=lambda choice: names.index(choice.candidate.method)):
+        first.setdefault(_does(choice), choice)
+    kept = [choice for choice in choices if first[_does(choice)] is choice]
+    same = [choice for choice in choices if first[_does(choice)] is not choice]
+    return kept, [(choice.candidate, f"{SAME} {first[_does(choice)].candidate.method}") for choice in same]
+
+
+def _does(choice: Choice) -> Group:
+    return choice.candidate.cluster, choice.screened.fingerprint
 
 
 def _nothing(dropped: Sequence[tuple[Candidate, str]], too_slow: Sequence[Choice], goal: Goal) -> str:
@@ -368,7 +128,7 @@ class _Search:
         self.done: list[Choice] = []
         self.failed: list[tuple[Candidate, str]] = []
         self.hopeless: list[Choice] = []
-        self._best_ranks: dict[Any, tuple[float, ...]] = {}
+        self._best_ranks: dict[Group, tuple[float, ...]] = {}
 
     def run(self, choices: Sequence[Choice]) -> None:
         left = sorted(choices, key=self._goal.rank)
@@ -383,28 +143,33 @@ class _Search:
 
     def _most_promising(self, left: Sequence[Choice]) -> list[Choice]:
         """The first choice of every group, and as many more as keep the pool busy."""
-        firsts: dict[tuple[str, str], Choice] = {}
+        firsts: dict[Group, Choice] = {}
         for choice in left:
-            firsts.setdefault(choice.candidate.group, choice)
+            firsts.setdefault((*choice.kind, *choice.candidate.group), choice)
         more = [choice for choice in left if choice not in firsts.values()]
         return [*firsts.values(), *more[: max(0, self._pool.num_slots - len(firsts))]]
 
     def _is_hopeless(self, choice: Choice) -> bool:
         """Whether a choice's bound is no better than the best of its method on its cluster; or than both the best of
-        its method anywhere and the best on its cluster. If asked for, the front of time and price is kept."""
-        group = cluster, method = choice.candidate.group
-        if group not in self._best_ranks:
+        its method anywhere and the best on its cluster. If asked for, the front of time and price is kept. It is only
+        compared with choices of its kind."""
+        both, cluster, method = _groups(choice)
+        if both not in self._best_ranks:
             return False
         rank, best = self._goal.rank(choice), self._best_ranks
-        beaten = rank >= best[group] or (rank >= best[cluster] and rank >= best[method])
-        return beaten and (not self._goal.pareto or choice not in pareto([*self.done, choice]))
+        beaten = rank >= best[both] or (rank >= best[cluster] and rank >= best[method])
+        return beaten and (not self._goal.pareto or choice not in pareto([*self._like(choice), choice]))
+
+    def _like(self, choice: Choice) -> list[Choice]:
+        """What is predicted already of the list that a choice would be in."""
+        return [done for done in self.done if done.kind[:2] == choice.kind[:2]]
 
     def _note(self, choice: Choice) -> None:
         """Keep the best rank of the choice's method, of its cluster, and of both together."""
         if self._goal.allows(choice):
-            rank, (cluster, method) = self._goal.rank(choice), choice.candidate.group
-            for key in (choice.candidate.group, cluster, method):
-                self._best_ranks[key] = min(rank, self._best_ranks.get(key, rank))
+            rank = self._goal.rank(choice)
+            for group in _groups(choice):
+                self._best_ranks[group] = min(rank, self._best_ranks.get(group, rank))
 
     def _predict(self, batch: Sequence[Choice], num_left: int) -> None:
         jobs = [query_of(choice.candidate.tables) for choice in batch]
@@ -428,8 +193,17 @@ class _Search:
         allowed = [choice for choice in self.done if self._goal.allows(choice)]
         if not allowed:
             return ""
-        best = min(allowed, key=self._goal.rank)
-        return f"{best.candidate.label}: {best.epoch_s:.3g} s"
+        best = min(allowed, key=lambda choice: (not choice.exact, self._goal.rank(choice)))
+        return f"{best.candidate.label}: {best.epoch_s:.3g} s an epoch"
+
+
+def _groups(choice: Choice) -> tuple[Group, Group, Group]:
+    """The choices of a kind with the same cluster and method, those with the same cluster, those with the same method.
+
+    Names of clusters and methods never meet, as they stand in different places.
+    """
+    cluster, method = choice.candidate.group
+    return (*choice.kind, cluster, method), (*choice.kind, cluster, ""), (*choice.kind, "", method)
 
 
 FASTEST = Goal()
@@ -443,14 +217,21 @@ def plan(
     jobs: int | None = None,
     dask: str | None = None,
     exhaustive: bool = False,
+    accuracy: Accuracy | None = None,
+    train: bool = False,
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
     """The best of all that a scenario's [plan] allows, ranked.
 
     Choices that do not fit in memory are dropped with the reason. Without `exhaustive` a choice is predicted only if
-    its bound leaves it a chance to be the best of its method and cluster.
+    its bound leaves it a chance to be the best of its method and cluster. With `accuracy` choices are ranked by their
+    time or price to its target where trainings that are kept tell how many epochs they need; with `train` all are.
     """
     listed = candidates(scenario)
+
+    def ask(choices: Sequence[Choice]) -> Known | None:
+        return None if accuracy is None else learn(scenario, choices, accuracy, train=train)
+
     bounded = replace(goal, max_staleness=scenario.plan.max_staleness)
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, tell=tell)
+        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, ask=ask, tell=tell)

@@ -110,7 +110,7 @@ def predict_on(
         code=code,
     )
     schedule = lowered
-    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    memories = [device_memory(schedule, cluster, rank, code) for rank in range(schedule.num_ranks)]
     summary = summarise(trace, schedule, warmup, [one.total_bytes for one in memories], details=not lean)
     summary = replace(
         summary,
@@ -170,9 +170,9 @@ def calibration(cluster: Cluster) -> str | None:
     return None if measured is None else measured.source
 
 
-def memory_figures(schedule: Schedule, cluster: Cluster) -> MemoryFigures:
+def memory_figures(schedule: Schedule, cluster: Cluster, code: Implementation) -> MemoryFigures:
     """Whether a schedule fits in its devices' memory, and what fills it; known without a simulation."""
-    memories = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
+    memories = [device_memory(schedule, cluster, rank, code) for rank in range(schedule.num_ranks)]
     return _memory_figures(memories, schedule, cluster)
 
 

@@ -15,12 +15,14 @@ from typing import Any
 
 from halocast.base.errors import InputError, RunError
 from halocast.reports.summary import Summary, as_flat
+from halocast.study.graph_figures import GRAPH, KnownGraph, known_graph
 from halocast.study.pipelines import settled
 from halocast.study.predict import predict
 from halocast.study.published_figures import figures_of_tables
 from halocast.study.results import State, Tables
 from halocast.study.scenario import Scenario, build_scenario
 from halocast.study.screen import Screened, screen
+from halocast.study.timing import TIME, EpochTiming, time_it
 from halocast.study.training import TRAIN, Trained, train_alone
 from halocast.study.version import prediction_version
 
@@ -28,7 +30,7 @@ Answer = dict[str, Any]  # state; result: figures, or the reason why there are n
 
 
 def answer(tables: Tables) -> Answer:
-    """The figures of a scenario, or why it has none; `task` says what is asked of it."""
+    """The figures of a scenario, or why it has none; `task` says which, `asked` what else there is to it."""
     try:
         figures = TASKS[tables.get("task", PREDICT)](tables)
     except InputError as error:
@@ -53,12 +55,15 @@ def _predict(scenario: Scenario) -> Summary:
     return predict(scenario, lean=True).summary
 
 
-def _of_scenario(ask: Callable[[Scenario], Summary | Screened | Trained]) -> Callable[[Tables], Mapping[str, Any]]:
+Figures = Summary | Screened | EpochTiming | KnownGraph | Trained
+
+
+def _of_scenario(ask: Callable[..., Figures]) -> Callable[[Tables], Mapping[str, Any]]:
     """The same question about the scenario that tables say."""
 
     def asked(tables: Tables) -> Mapping[str, Any]:
-        sections = {name: table for name, table in tables.items() if name != "task"}
-        return as_flat(ask(settled(build_scenario(sections, "scenario"))))
+        sections = {name: table for name, table in tables.items() if name not in ("task", "asked")}
+        return as_flat(ask(settled(build_scenario(sections, "scenario")), **tables.get("asked", {})))
 
     return asked
 
@@ -68,6 +73,8 @@ TASKS: Mapping[str, Callable[[Tables], Mapping[str, Any]]] = MappingProxyType(
     {
         PREDICT: _of_scenario(_predict),
         SCREEN: _of_scenario(screen),
+        TIME: _of_scenario(time_it),
+        GRAPH: _of_scenario(known_graph),
         TRAIN: _of_scenario(train_alone),
         PUBLISHED: figures_of_tables,
     }

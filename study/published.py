@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.graph.halo import from_card
-from halocast.reports.page.report import require_report_place
+from halocast.reports.page.place import require_report_place
 from halocast.reports.published import PublishedResult, summarise_published, verdict
-from halocast.reports.published_report import Made, write_published
+from halocast.reports.published_report import MadeBy, write_published
 from halocast.reports.published_scores import ScoreResult, summarise_scores
 from halocast.study.accuracy import accuracy, with_bands
 from halocast.study.bands import Evidence, Sure, family_of
@@ -70,11 +70,13 @@ class PublishedStudy(Showable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What a study of published figures takes beside them: descriptions of one's own, and a file of our scores."""
+    """What a study of published figures takes beside them: descriptions of one's own, a file of our scores, and
+    one implementation in place of all the sources' own."""
 
     clusters: Path | None = None
     cards: Path | None = None
     scores: Path | None = None
+    code: str | None = None
 
 
 NOTHING = Beside()
@@ -114,11 +116,11 @@ def published(
     return PublishedStudy(results=tuple(predicted), scores=compared, summary=summary)
 
 
-def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> Made:
-    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores")]
+def _made(data: object, paths: Sequence[str | Path], beside: Beside, out: Path) -> MadeBy:
+    options = [(name, getattr(beside, name)) for name in ("clusters", "cards", "scores", "code")]
     said = [*(shlex.quote(str(path)) for path in (paths if data else ()))]
     said += [f"--{name} {shlex.quote(str(value))}" for name, value in options if value is not None]
-    return Made(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
+    return MadeBy(f"halocast {prediction_version()}", " ".join(["halocast published", *said, f"--out {out}"]))
 
 
 def _evidence(results: Sequence[PublishedResult], *, of_package: bool) -> Evidence:
@@ -137,9 +139,8 @@ def predict_rows(
     progress: Progress = lambda done, of: None,
 ) -> list[PublishedResult]:
     """Predict every row of published figures, or say why that cannot be done."""
-    own = read_descriptions(beside.clusters, beside.cards)
-    kept = None if results is None else Path(results)
-    runs = Runs(Asked(clusters=beside.clusters, cards=beside.cards, own=own, results=kept, jobs=jobs))
+    own = read_descriptions(beside.clusters, beside.cards, beside.code)
+    runs = Runs(Asked(own=own, results=None if results is None else Path(results), jobs=jobs))
     runs.predict([run for row in rows for run in _needed(row)], progress)
     book = _Book(rows, runs, own)
     return [_result(row, book) for row in rows]

@@ -5,17 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from types import MappingProxyType
 
+from halocast.codes.implementation import Counts
 from halocast.graph.halo import Halo
 from halocast.reports.timers import BUBBLE, IMBALANCE, Timers, timers
-from halocast.schedule.ir import SHARED, Kind, Schedule
+from halocast.schedule.ir import SHARED, Kind
+from halocast.sim.lower import lower
 from halocast.sim.memory import device_memory
-from halocast.study.descriptions import read_descriptions
+from halocast.study.codes import scenario_code
+from halocast.study.descriptions import Descriptions, read_descriptions
 from halocast.study.predict import Prediction, predict_on
-from halocast.study.published_rows import LIBRARIES_BYTES, Row, Setting, setting_of
+from halocast.study.published_rows import Row, Setting, setting_of
 from halocast.study.results import Tables
-from halocast.study.workload import prepare
+from halocast.study.workload import Workload, prepare
 
 Figures = Mapping[str, float]  # metric -> value in SI units
+FORWARD = "exchange."  # ops that send rows forward; those of gradients have another verb
 HALO_WAITS, LAYER_WAITS = (Kind.EXCHANGE, Kind.PULL, Kind.PUSH), (Kind.RECV, Kind.SEND)
 
 
@@ -25,13 +29,14 @@ def predict_setting(setting: Setting) -> Figures:
     return figures_of(predict_on(workload, setting.cluster, lean=True), setting)
 
 
-def tables_of_row(row: Row, clusters: str, cards: str) -> Tables:
-    """What a process of the pool needs to predict the setting of a row; directories of descriptions may be empty."""
-    return {"row": row, "clusters": clusters, "cards": cards}
+def tables_of_row(row: Row, own: Descriptions) -> Tables:
+    """What a process of the pool needs to predict the setting of a row."""
+    places = {"clusters": str(own.clusters_in or ""), "cards": str(own.cards_in or "")}
+    return {"row": row, "code": own.code or "", **places}
 
 
 def figures_of_tables(tables: Tables) -> Figures:
-    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None)
+    own = read_descriptions(tables["clusters"] or None, tables["cards"] or None, tables["code"] or None)
     return predict_setting(setting_of(tables["row"], own))
 
 
@@ -40,7 +45,7 @@ def figures_of(prediction: Prediction, setting: Setting) -> Figures:
     return {
         **_times(prediction),
         **_traffic(prediction, setting),
-        **memory_figures(prediction.workload.schedule, setting),
+        **memory_figures(prediction.workload, setting),
     }
 
 
@@ -87,10 +92,11 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
     by_kind: dict[Kind, float] = defaultdict(float)
     for op, num_bytes in prediction.summary.bytes_per_epoch_by_op.items():
         by_kind[kinds[op]] += num_bytes
+    forward = sum(num for op, num in prediction.summary.bytes_per_epoch_by_op.items() if op.startswith(FORWARD))
     total, exchanges = sum(by_kind.values()), Kind.EXCHANGE in by_kind  # a pipeline of layers has none
     halo = prediction.workload.halo
     return {
-        "bytes_total": total if setting.counts_weights else total - by_kind[Kind.ALLREDUCE],
+        "bytes_total": total if setting.counts_all else forward,
         "bytes_graph": by_kind[Kind.EXCHANGE],
         "bytes_layer": by_kind[Kind.SEND] + by_kind[Kind.RECV],
         "bytes_weight_sync": by_kind[Kind.ALLREDUCE],
@@ -100,20 +106,17 @@ def _traffic(prediction: Prediction, setting: Setting) -> Figures:
     }
 
 
-def memory_figures(schedule: Schedule, setting: Setting) -> Figures:
-    cluster = setting.cluster
-    ranks = [device_memory(schedule, cluster, rank) for rank in range(schedule.num_ranks)]
-    held, beside_bytes = [memory.allocated_bytes for memory in ranks], 0.0
-    fits = all(memory.fits for memory in ranks)
-    if setting.undivided is not None:
-        stages = prepare(setting.undivided, setting.undivided.method.options.stages).schedule
-        held = [device_memory(stages, cluster, stage).allocated_bytes for stage in range(stages.num_ranks)]
-        beside_bytes = LIBRARIES_BYTES + mean(memory.total_bytes - memory.allocated_bytes for memory in ranks)
-        fits = beside_bytes + max(held) <= ranks[0].capacity_bytes
+def memory_figures(workload: Workload, setting: Setting) -> Figures:
+    """Memory as the implementation's own figures count it, and whether it fits."""
+    code, cluster = scenario_code(setting.scenario), setting.cluster
+    schedule = lower(workload.schedule, code, workload.spec)
+    ranks = [device_memory(schedule, cluster, rank, code) for rank in range(schedule.num_ranks)]
+    whole = code.memory.counts is Counts.DEVICE
+    held = [memory.total_bytes if whole else memory.allocated_bytes for memory in ranks]
     return {
-        "memory_gb": beside_bytes + mean(held),
-        "memory_gb_max": beside_bytes + max(held),
-        "oom": 0.0 if fits else 1.0,
+        "memory_gb": mean(held),
+        "memory_gb_max": max(held),
+        "oom": 0.0 if all(memory.fits for memory in ranks) else 1.0,
         "memory_host_kvs": sum(buffer.num_bytes for buffer in schedule.buffers if buffer.rank == SHARED),
     }
 

@@ -19,14 +19,13 @@ from halocast.base.errors import InputError, unknown
 from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster
 from halocast.graph.card import Card
-from halocast.methods import METHODS, gnnpipe
+from halocast.methods import METHODS
 from halocast.models.spec import ModelKind
 from halocast.study.descriptions import Descriptions
 from halocast.study.published_cards import find_card
 from halocast.study.scenario import GraphSection, MethodSection, ModelSection, Scenario, build_scenario, format_scenario
 from halocast.study.sources import code_of
 from halocast.study.testbeds import load_testbed
-from halocast.study.workload import num_layers
 
 Row = dict[str, str]
 COLUMNS = (
@@ -52,15 +51,16 @@ SAME_MODEL: Mapping[str, str] = MappingProxyType({"graphsage": "sage", "resgcn+"
 LATER = frozenset({"gin", "jknet", "jk-net", "graph-transformer"})  # models that there are not yet
 SHIPPED = Descriptions()
 SAME_COUNT = re.compile(r"same count as bns p=(?P<rate>[\d.]+)")
-# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model. The code of the GNNPipe authors
+# The scripts of PipeGCN, BNS-GCN and what derives from them normalise every model; a pipeline has a thread for the
+# exchanges of each layer. The code of the GNNPipe authors
 # does not; it multiplies before it aggregates in the first layer; its stages meet after every slot; it copies all
 # histories in every epoch, whether they are renewed or not; its backward computes nothing but activations again (their
 # table of chunk times does: its sum is 305 ms per GPU of reddit's GCN, of which the logged epochs spent 222); and its
 # halo exchange goes round by round, one peer at a time.
-SCRIPTS: dict[str, Any] = {"norm": "layer"}
+SCRIPTS: dict[str, Any] = {"norm": "layer", "lanes": "layer"}
 MITHRIL: Mapping[str, Any] = MappingProxyType({"norm": "none", "projection": True, "lockstep": True, "freeze": 1})
-# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards.
-# Sylvie's script asks METIS for a small volume by its defaults, and nothing overrides them.
+# How parts were made. PSC-GCN's own volumes (its Table I) are those of METIS's default objective, see the cards. All
+# other scripts ask METIS for a small volume, Sylvie's too: memory and the rates between its hosts say the same.
 SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "gnnpipe": MITHRIL,
@@ -68,15 +68,10 @@ SETUP: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "psc": SCRIPTS | {"objective": "cut"},
     }
 )
-# Memory: torch's own count, or the whole device (no allocator in that code, so what the driver shows). There every GPU
-# holds tables of all nodes and the whole topology, however many ways share a stage's work; graph parallelism has one
-# stage. The 8 logged rows say so: from flickr to reddit, 4 layers per GPU (8 stages) take 3.1 GiB more, 32 layers 8.5,
-# which is 3.4 numbers per node and column of each layer, and 20 bytes per edge of the whole graph.
-WHOLE_DEVICE = frozenset({"gnnpipe", "mithril-log"})
-# What those rows show beyond that and a bare context, on both graphs alike: libraries of CUDA, loaded whole.
-LIBRARIES_BYTES = 1.4e9
-# Traffic: BNS-GCN's "Epoch Comm" is that of halo rows: 49.5k of them x 0.1 x 256 x 4 bytes x 6 = 30.4 MB, as printed.
-ROWS_ONLY = frozenset({"bns"})
+# Traffic: BNS-GCN's "Epoch Comm" is that of rows sent forward: of the 100,221 halo rows that logs of its code count on
+# Reddit in 2 parts, x 0.1 x 256 x 4 bytes x 3 layers = 30.8 MB (30.4 printed); of 1,323,748 on ogbn-products in 5,
+# x 0.1 x 128 x 4 x 2 = 135.6 MB (138.7 printed).
+FORWARD_ONLY = frozenset({"bns"})
 # What a speedup is over, where it is not named as one of our methods.
 BASE = re.compile(r"\b(?:vs\.?|versus|over|relative to)\s+(?P<name>[\w-]+)")
 SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-parallel": "vanilla"})
@@ -84,21 +79,19 @@ SAME_BASE: Mapping[str, str] = MappingProxyType({"graph": "vanilla", "graph-para
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a row measured. `undivided` are the stages whose memory it is, where the whole device is counted;
-    `counts_weights` says whether figures of traffic take in weights."""
+    """What a row measured; `counts_all` says whether figures of traffic take in gradients and weights beside rows sent
+    forward."""
 
     scenario: Scenario
     card: Card
     cluster: Cluster
     ignored: tuple[str, ...]  # params that say nothing to us
-    undivided: Scenario | None
-    counts_weights: bool
+    counts_all: bool
 
     @property
     def key(self) -> str:
         """A key that is equal for settings that are predicted alike."""
-        whose = f"{self.undivided is not None} {self.counts_weights}"
-        return f"{self._place} {whose} {self.card}\n{format_scenario(self.scenario)}"
+        return f"{self._place} {self.counts_all} {self.card}\n{format_scenario(self.scenario)}"
 
     @property
     def workload_key(self) -> str:
@@ -149,7 +142,7 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         "method": {"name": name, **options},
     }
     known = {section: _known(section, name) for section in tables}
-    tables["code"] = {"name": code_of(source)}
+    tables["code"] = {"name": own.code or code_of(source)}
     for key, value in SETUP.get(source, SCRIPTS).items():
         _place(tables, known, key, value)
     ignored = [key for key, value in params.items() if not _place(tables, known, key, value)]
@@ -161,20 +154,8 @@ def setting_of(row: Row, own: Descriptions = SHIPPED) -> Setting:
         card=card,
         cluster=cluster,
         ignored=tuple(ignored),
-        undivided=_undivided(scenario, number(row, "gpus")) if source in WHOLE_DEVICE else None,
-        counts_weights=source not in ROWS_ONLY,
+        counts_all=source not in FORWARD_ONLY,
     )
-
-
-def _undivided(scenario: Scenario, num_ranks: int) -> Scenario:
-    """The same stages, each on one rank: the chunks that its ways have side by side are one."""
-    options = scenario.method.options
-    if isinstance(options, gnnpipe.Options):
-        fitted = gnnpipe.fit(options, num_ranks, num_layers(scenario))
-        options = replace(fitted, ways=1, chunks=max(1, (fitted.chunks or 1) // (fitted.ways or 1)))
-    else:
-        options = gnnpipe.Options(stages=1, ways=1, chunks=1, lockstep=True)
-    return replace(scenario, method=MethodSection(name="gnnpipe", options=options))
 
 
 def method_of(row: Row) -> tuple[str, dict[str, Any]]:

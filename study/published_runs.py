@@ -40,8 +40,6 @@ FEW = 6  # runs that are predicted before other processes would have started
 class Asked:
     """How to predict: with whose descriptions, kept in which file, by how many processes."""
 
-    clusters: Path | None = None
-    cards: Path | None = None
     own: Descriptions
     results: Path | None = None
     jobs: int | None = None
@@ -94,9 +92,8 @@ class Runs:
         return nullcontext(_Here()) if missing <= FEW else open_pool(self._asked.jobs)
 
     def _query(self, row: Row) -> Query:
-        places = [str(place or "") for place in (self._asked.clusters, self._asked.cards)]
         run = {name: row[name] for name in row if name in (*RUN, "params", "where", "note")}
-        return Query(key=self._name(row), tables={**tables_of_row(run, *places), "task": PUBLISHED})
+        return Query(key=self._name(row), tables={**tables_of_row(run, self._asked.own), "task": PUBLISHED})
 
     def _name(self, row: Row) -> str:
         """The name of a prediction: that of the code, the constants, and all that the setting is made of."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from halocast.base.errors import InputError, RunError
 from halocast.study.pool import Pool
@@ -30,27 +31,33 @@ class Query:
     reason: str = ""
 
 
-def query_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT) -> Query:
-    """The query of a scenario's tables; equal scenarios give equal ones, whichever keys were left at a default."""
+def query_of(tables: Mapping[str, Mapping[str, object]], task: str = PREDICT, **asked: Any) -> Query:
+    """The query of a scenario's tables; equal scenarios give equal ones, whichever keys were left at a default.
+
+    `asked` is what else the task takes.
+    """
     raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
     try:
         whole: Tables = dict(tables_of(build_scenario(raw, "scenario")))
     except InputError as error:
         return Query(key=scenario_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
     whole.pop("plan")
-    asked = whole if task == PREDICT else {**whole, "task": task}
-    return Query(key=scenario_key(asked), tables=asked)
+    named = whole if task == PREDICT else {**whole, "task": task, **({"asked": asked} if asked else {})}
+    return Query(key=scenario_key(named), tables=named)
 
 
-def training_of(tables: Mapping[str, Mapping[str, object]]) -> Query:
-    """The query that trains a scenario, one thread per rank, named by no more than what a training depends on."""
+def training_of(tables: Mapping[str, Mapping[str, object]], **asked: Any) -> Query:
+    """The query that trains a scenario in one process, named by no more than what a training depends on.
+
+    `asked` is what else `train_alone` takes: patience, and the tables of a clock.
+    """
     raw = {section: dict(table) for section, table in tables.items() if section != "plan"}
     try:
         whole: Tables = dict(tables_of(trainable(build_scenario(raw, "scenario"))))
     except InputError as error:
-        return Query(key=training_key(raw), tables=raw, reason=str(error).removeprefix("scenario "))
+        return Query(key=training_key(raw, asked), tables=raw, reason=str(error).removeprefix("scenario "))
     whole.pop("plan")
-    return Query(key=training_key(whole), tables={**whole, "task": TRAIN})
+    return Query(key=training_key(whole, asked), tables={**whole, "task": TRAIN, "asked": asked})
 
 
 def complete(

@@ -18,6 +18,7 @@ from halocast.cluster.catalogue import Cluster, Per
 from halocast.exec.launch.emulate import BURST_S, Emulation, Host, can_emulate
 from halocast.exec.launch.job import Job, Settings, read_job, write_job
 from halocast.exec.launch.local import Run, execute, gather
+from halocast.exec.run.outcome import Outcome
 from halocast.graph.graph import Graph
 from halocast.reports.metrics import default_warmup
 from halocast.reports.summary import CountedShare, FoundAges, StaleError, Summary, Training, summarise
@@ -225,9 +226,9 @@ def summarise_job(directory: Path) -> Summary:
     return summarise_run(gather(directory, job), job)
 
 
-def stale_errors(run: Run) -> tuple[StaleError, ...]:
-    """The errors of stale rows that a run measured, as reports know them."""
-    return tuple(StaleError(**asdict(error)) for error in run.errors)
+def stale_errors(outcome: Outcome) -> tuple[StaleError, ...]:
+    """The errors of stale rows that a training measured, as reports know them."""
+    return tuple(StaleError(**asdict(error)) for error in outcome.errors)
 
 
 def summarise_run(run: Run, job: Job) -> Summary:

@@ -1,12 +1,16 @@
 """What can be said of a scenario without simulating it: whether it fits, and how fast it is at best."""
 
+import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from halocast.cluster.catalogue import Cluster
 from halocast.codes.implementation import BARE, Implementation
 from halocast.reports.summary import MemoryFigures
+from halocast.schedule.approximation import Approximation, approximation_of
 from halocast.schedule.ir import Lane, Schedule
+from halocast.schedule.races import order_matters
+from halocast.schedule.text import format_schedule
 from halocast.sim.cost import op_times
 from halocast.sim.lower import lower
 from halocast.sim.world import World
@@ -26,6 +30,9 @@ class Screened:
     hosts: int
     price_per_s: float | None  # none where the cluster has no price
     memory: MemoryFigures
+    approximation: Approximation
+    order_matters: bool  # whether what a training learns depends on the order of events, and so on the machine
+    fingerprint: str  # of the schedule: what has the same does the same, whatever its method is called
 
 
 def screen(scenario: Scenario) -> Screened:
@@ -38,8 +45,16 @@ def screen(scenario: Scenario) -> Screened:
         ranks=cluster.num_ranks,
         hosts=cluster.num_hosts,
         price_per_s=None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
-        memory=memory_figures(schedule, cluster),
+        memory=memory_figures(schedule, cluster, code),
+        approximation=approximation_of(workload.schedule),
+        order_matters=order_matters(workload.schedule),
+        fingerprint=fingerprint(workload.schedule),
     )
+
+
+def fingerprint(schedule: Schedule) -> str:
+    """Twelve hex digits of all that a schedule does; what it is called is not among it."""
+    return hashlib.sha256(format_schedule(replace(schedule, meta=())).encode()).hexdigest()[:12]
 
 
 def bound_s(schedule: Schedule, cluster: Cluster, world: World, code: Implementation = BARE) -> float:

@@ -1,7 +1,9 @@
 """How results show themselves: a line in a terminal, a small table in a notebook, a frame for pandas."""
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from html import escape
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ class Showable:
         import pandas as pd  # half a second that only this needs
 
         return pd.DataFrame(self.records())
+
+
+def made_now() -> str:
+    """Which version made a report, and when."""
+    return f"Made by halocast {metadata.version('halocast')} on {datetime.now(UTC):%Y-%m-%d at %H:%M} UTC."
 
 
 def plain_figures(figures: Mapping[str, Any]) -> dict[str, Any]:

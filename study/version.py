@@ -6,6 +6,7 @@ no more than the code that trains: a new command or figure leaves it as it is.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from importlib.resources import files
@@ -13,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 MADE_OF = (".py", ".toml", ".csv")  # code, and the constants, cards and figures that it reads
-TRAINS = ("base", "schedule", "graph", "models", "methods", "exec", "study/workload.py")  # code that a training runs
+TRAINS = (
+    "base",
+    "schedule",
+    "graph",
+    "models",
+    "methods",
+    "exec",
+    "study/workload.py",
+    "study/training.py",
+)  # run by a training
 TRAINED = ("graph", "model", "method", "run", "world")  # sections that a training reads
 RANKS = ("gpus", "hosts", "name", "file")  # keys of [cluster] that may say how many ranks train
 IRRELEVANT = {("run", "timeout_s"), ("graph", "dataset")}  # a file is known by its content, wherever it is
@@ -61,21 +71,26 @@ def package_files(root: Path) -> list[Path]:
     return sorted(path for path in paths if path.suffix in MADE_OF and path.is_file())
 
 
-def scenario_key(tables: dict[str, Any]) -> str:
+def scenario_key(tables: Mapping[str, Any]) -> str:
     """The name of a prediction: equal scenarios, files and versions have equal names."""
     said = json.dumps([prediction_version(), tables, _files(tables)], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()[:32]
 
 
-def training_key(tables: dict[str, Any]) -> str:
-    """The name of a training: equal scenarios, graphs by their content, and code that trains have equal names."""
+def training_key(tables: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """The name of a training: equal scenarios, graphs by their content, and code that trains have equal names.
+
+    One that a clock drives is also of the clock's scenario, and of the code and constants that predict it.
+    """
     said = {
         section: {key: value for key, value in tables.get(section, {}).items() if (section, key) not in IRRELEVANT}
         for section in TRAINED
     }
     ranks = [tables.get("cluster", {}).get(key) for key in RANKS]
     graph = _content(str(tables.get("graph", {}).get("dataset", "")))
-    text = json.dumps([training_version(), said, ranks, graph], sort_keys=True, default=str)
+    clock = asked.get("clock")
+    driven = [asked.get("patience"), clock and scenario_key(clock)]
+    text = json.dumps([training_version(), said, ranks, graph, driven], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -91,7 +106,7 @@ def _digest(path: Path, changed_ns: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _files(tables: dict[str, Any]) -> list[str]:
+def _files(tables: Mapping[str, Any]) -> list[str]:
     """Fingerprints of files that a scenario names: of a cluster's text, and the age of data, which may be large."""
     cluster, dataset = tables.get("cluster", {}), Path(str(tables.get("graph", {}).get("dataset", "")))
     named = [Path(str(cluster[key])) for key in ("file", "profile") if cluster.get(key)]

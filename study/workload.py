@@ -79,7 +79,7 @@ def prepare(
     assignment = whole = None
     if data and scenario.graph.source is Source.CARD:
         raise InputError("graph.source = card: to run, the data itself is needed (source = auto or data)")
-    if not data and graph is None and (card is not None or _from_card(scenario.graph)):
+    if not data and graph is None and (card is not None or is_card(scenario.graph)):
         section = scenario.graph
         card = load_card(section.dataset) if card is None else card
         card = card.cut() if section.objective is Objective.CUT else card
@@ -151,7 +151,8 @@ def _assign(graph: Graph, section: GraphSection, num_parts: int, say: Say) -> As
     )
 
 
-def _from_card(section: GraphSection) -> bool:
+def is_card(section: GraphSection) -> bool:
+    """Whether sizes come from a dataset's card."""
     has_card = section.dataset in card_names()
     if section.source is Source.CARD and not has_card:
         raise unknown("card", section.dataset, card_names(), "graph.source = card")

@@ -185,8 +185,8 @@ def test_results_are_short_in_a_terminal_and_whole_in_a_frame(graph: hc.Graph) -
 def test_plans_and_gains_are_rows_too() -> None:
     space = ('plan.methods=["vanilla"]', "plan.gpus=[1, 2]")
     ranked = hc.plan(scenario("graph.dataset=reddit", *space), jobs=1)
-    assert repr(ranked).startswith("<RankedPlan: fastest: vanilla on ")
-    assert ranked.frame()["label"].iloc[0] == ranked.best.candidate.label
+    assert repr(ranked).startswith("<RankedPlan: shortest epoch; exact: vanilla on ")
+    assert ranked.frame()["label"].iloc[0] == ranked.exact[0].candidate.label
     gains = hc.whatif(scenario("graph.dataset=reddit"), jobs=1)
     assert gains.frame()["resource"].iloc[0] == gains.bottleneck.resource
     assert len(repr(gains)) < 300

@@ -1,11 +1,11 @@
 """Collectives among some ranks: legal or refused, their bytes, how long they take, and real runs that use them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from groups import from_rank_two, in_shards, in_two_levels
 from schedules import op
 from training import metis_parts, small_graph, spec_for, train
 
@@ -18,10 +18,8 @@ from halocast.schedule.ir import (
     Broadcast,
     Buffer,
     Lane,
-    Op,
     Payload,
     ReduceScatter,
-    Role,
     Schedule,
     Work,
 )
@@ -108,29 +106,6 @@ def test_pieces_that_do_not_fit_their_buffers_are_refused() -> None:
     assert found[0] == "op 0/meet: 16 bytes cannot be divided among 3 ranks"
 
 
-def changed(schedule: Schedule, make: Callable[[Op], list[Op]]) -> Schedule:
-    """Every rank's all-reduce by other ops; who waited for it waits for the last of them."""
-    made = {old.rank: make(old) for old in schedule.ops if old.name == "allreduce"}
-    ops = list[Op]()
-    for old in schedule.ops:
-        if old.name == "allreduce":
-            ops += made[old.rank]
-        else:
-            last = made[old.rank][-1].name
-            ops.append(replace(old, after=tuple((last if n == "allreduce" else n, lag) for n, lag in old.after)))
-    return replace(schedule, ops=tuple(ops))
-
-
-def in_two_levels(schedule: Schedule) -> Schedule:
-    """Sums within pairs of ranks, then across them: {0, 1} and {2, 3}, then {0, 2} and {1, 3}."""
-
-    def levels(old: Op) -> list[Op]:
-        first, second = f"sum_near.{old.rank // 2}", f"sum_far.{old.rank % 2}"
-        return [replace(old, name=first), replace(old, name=second, after=((first, 0),))]
-
-    return changed(schedule, levels)
-
-
 def test_sums_in_two_levels_of_groups_are_the_sums_of_all(tmp_path: Path) -> None:
     spec, parts = spec_for(GRAPH), metis_parts(GRAPH, 4)
     plain = train(GRAPH, parts, spec, tmp_path / "plain")
@@ -144,24 +119,6 @@ def test_sums_in_two_levels_of_groups_are_the_sums_of_all(tmp_path: Path) -> Non
     assert {span.num_bytes for span in sums} == {spec.num_weights * 8}  # 2 (P-1)/P of 8 bytes a number, P = 2
 
 
-def in_shards(schedule: Schedule) -> Schedule:
-    """A sum of which every rank keeps its piece, then the pieces to all."""
-
-    def shards(old: Op) -> list[Op]:
-        assert isinstance(old.work, AllReduce)
-        size = old.work.num_bytes
-        scatter = replace(old, name="scatter", work=ReduceScatter(num_bytes=size), writes=("piece",))
-        gather = replace(old, name="gather", work=AllGather(num_bytes=size), reads=("piece",), after=(("scatter", 0),))
-        return [scatter, gather]
-
-    size = next(b.num_bytes for b in schedule.buffers if b.role is Role.WEIGHT_GRADS)
-    pieces = [
-        Buffer(name="piece", rank=rank, num_bytes=size // schedule.num_ranks, bits=64)
-        for rank in range(schedule.num_ranks)
-    ]
-    return changed(replace(schedule, buffers=(*schedule.buffers, *pieces)), shards)
-
-
 def test_sums_in_shards_are_the_sums_of_all(tmp_path: Path) -> None:
     spec, parts = spec_for(GRAPH), metis_parts(GRAPH, 4)
     assert spec.num_weights % 4 == 0
@@ -171,30 +128,6 @@ def test_sums_in_shards_are_the_sums_of_all(tmp_path: Path) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
     moved = {span.op: span.num_bytes for span in shards.run.trace.spans if span.op in ("scatter", "gather")}
     assert moved == {"scatter": spec.num_weights * 8 * 3 // 4, "gather": spec.num_weights * 8 * 3 // 4}
-
-
-def from_rank_two(schedule: Schedule) -> Schedule:
-    """Nobody sums gradients; instead ranks 1 to 3 take the weights of rank 2 at the end of an epoch."""
-    ops = list[Op]()
-    for old in schedule.ops:
-        if old.name == "allreduce":
-            continue
-        ops.append(replace(old, after=tuple(edge for edge in old.after if edge[0] != "allreduce")))
-        if old.name == "step" and old.rank > 0:
-            size = next(b.num_bytes for b in schedule.buffers if b.role is Role.WEIGHTS)
-            work = Broadcast(num_bytes=size, root=2)
-            ops.append(
-                Op(
-                    name="copy",
-                    rank=old.rank,
-                    lane=Lane.REDUCE,
-                    work=work,
-                    reads=("weights",),
-                    writes=("weights",),
-                    after=(("step", 0),),
-                )
-            )
-    return replace(schedule, ops=tuple(ops))
 
 
 def test_a_broadcast_gives_its_group_the_roots_weights_and_nobody_else(tmp_path: Path) -> None:

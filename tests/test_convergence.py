@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from training import metis_parts, small_graph, spec_for, train
 
-from halocast.study.convergence import convergence
+from halocast.study.converge import converge
 from halocast.study.scenario import load_tables
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -78,8 +78,9 @@ def lost_points(name: str, cases: list[str]) -> dict[str, float]:
     if not path.exists():
         pytest.skip(f"{name}.npz is not beside the project")
     tables = load_tables(None, [f"graph.dataset={path}", *REAL])
-    study = convergence(tables, cases=["vanilla", *cases], tune={"run.lr": [0.003, 0.01, 0.03]}, seeds=3)
-    return {row.label: -100 * row.difference.mean for row in study.rows if row.difference is not None}
+    cases = ["vanilla", *cases]
+    study = converge(tables, cases=cases, tune={"run.lr": [0.003, 0.01, 0.03]}, seeds=3, tune_seeds=2, patience=0)
+    return {row.label: -100 * row.difference.mean for row in study.scores if row.difference is not None}
 
 
 @pytest.mark.slow

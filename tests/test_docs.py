@@ -120,9 +120,10 @@ def test_every_printed_block_has_one_home_and_a_target_of_the_makefile_that_fill
     assert sorted(filled) == sorted(homes)
     assert homes == {
         "plan": "README.md",
-        **dict.fromkeys(("calibrate", "validate", "grid", "unseen", "kernels", "published"), "accuracy.md"),
-        **dict.fromkeys(("overhead", "links", "scale"), "performance.md"),
+        **dict.fromkeys(("calibrate", "validate", "grid", "unseen", "published"), "accuracy.md"),
+        **dict.fromkeys(("overhead", "virtual", "links", "scale"), "performance.md"),
         "scores": "scores.md",
+        **dict.fromkeys(("standins", "curves"), "stand-ins.md"),
     }
     assert {into_docs().home(name)[0].name for name in filled} == set(homes.values())
 
@@ -235,9 +236,9 @@ def test_the_blocks_of_the_python_page_run_one_after_the_other(tmp_path: Path, m
             assert hasattr(names["hc"], name), f"docs/python.md: hc.{name}"
     assert names["prediction"].summary.ranks == 4
     assert names["epochs"].shape == (2, 2)
-    assert names["best"][0] == names["plan"].choices[0].candidate.label
+    assert names["best"][0] == names["plan"].exact[0].candidate.label
     assert names["bottleneck"][1] >= 1
-    assert names["fastest"] in {"vanilla", "pipegcn", "bns"}
+    assert names["shortest"] in {"vanilla", "pipegcn", "bns"}
     assert (tmp_path / "compared/report.html").exists()
     assert len(names["trained"].losses) == 5
     assert names["expected"].summary.bytes_total == names["trained"].summary.bytes_total

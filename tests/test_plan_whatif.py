@@ -98,5 +98,8 @@ def test_a_value_without_a_prediction_is_named() -> None:
 def test_the_example_of_the_python_api_runs(capsys: pytest.CaptureFixture[str]) -> None:
     values = runpy.run_path(str(ROOT / "examples" / "plan_api.py"))
     assert len(values["frame"]) == 6
-    assert values["plan"].best.candidate.method == "bns"
+    assert [values["plan"].best_exact.candidate.method, values["plan"].best_approximate.candidate.method] == [
+        "vanilla",
+        "bns",
+    ]
     assert "bottleneck: " in capsys.readouterr().out

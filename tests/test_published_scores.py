@@ -177,7 +177,7 @@ def test_a_score_that_cannot_be_compared_is_refused_with_the_reason(changes: dic
 
 
 def test_every_published_score_is_listed_or_refused_and_counted() -> None:
-    rows = read_rows(own_figures())
+    rows = read_rows(own_figures()[0])
     summary = summarise_scores(score_results(rows, []))
     assert sum(row["metric"] in ("test_score", "val_f1") for row in rows) == summary["rows"] == 58
     assert summary["listed"] + sum(summary["refused"].values()) == 58
@@ -192,7 +192,7 @@ def test_every_published_score_is_listed_or_refused_and_counted() -> None:
 
 
 def test_the_answer_comes_first_and_the_table_fits_eighty_columns() -> None:
-    rows = read_rows(own_figures())
+    rows = read_rows(own_figures()[0])
     results = score_results(rows, [RUN, changed(RUN, graph="coauthor-cs", method="digest", options="", model="gcn")])
     lines = text_scores(results, summarise_scores(results)).splitlines()
     assert lines[:3] == [

@@ -16,7 +16,7 @@ from halocast.reports.intervals import Intervals, intersect, length, merge, subt
 from halocast.reports.metrics import PARTS, default_warmup, measure
 from halocast.reports.network import Utilisation, busy_periods, utilisation
 from halocast.reports.summary import NoBand, Summary, summarise
-from halocast.reports.table import Line, csv_table, insights, markdown_table, seconds, size, text_table
+from halocast.reports.table import Line, csv_table, filled, fitted, insights, markdown_table, seconds, size, text_table
 from halocast.schedule.ir import Kernel, Kind, Lane, Schedule
 from halocast.schedule.passes import max_cycle_ratio, steady_epochs
 from halocast.schedule.trace import LinkUse, Span, Trace
@@ -251,6 +251,27 @@ def test_error_bands_are_a_column_where_somebody_looked_for_them() -> None:
     rows = [summary(band=known), summary(band=None), summary(band=None, source="executed")]
     head, *_ = text_table([summary()]).splitlines()
     assert "error band" not in head
-    told = [line.split("|")[6].strip() for line in markdown_table(rows).splitlines()]
+    told = [line.split("|")[7].strip() for line in markdown_table(rows).splitlines()]
     assert told == ["error band", "---", "2 ms .. 4 ms", "not known", "measured"]
     assert csv_table([row.as_dict() for row in rows]).splitlines()[0].endswith("band_low_s,band_high_s,band_basis")
+
+
+ROWS = [["", "name", "dear", "cheap", "none"], ["1", "aaaa", "11", "2222", "-"], ["2", "b", "1", "2", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (80, "   name  dear  cheap\n-  ----  ----  -----\n1  aaaa  11    2222\n2  b     1     2"),
+        (20, "   name  dear  cheap\n-  ----  ----  -----\n1  aaaa  11    2222\n2  b     1     2"),
+        (19, "   name  dear\n-  ----  ----\n1  aaaa  11\n2  b     1\nin a wider\nterminal: cheap"),
+        (8, "   name\n-  ----\n1  aaaa\n2  b\nin a\nwider\nterminal:\ndear,\ncheap"),
+        (1, "   name\n-  ----\n1  aaaa\n2  b\nin\na\nwider\nterminal:\ndear,\ncheap"),
+    ],
+)
+def test_a_narrow_table_goes_without_the_columns_of_the_highest_ranks_and_names_them(width: int, text: str) -> None:
+    assert fitted(ROWS, [0, 0, 1, 2, 0], width) == text
+
+
+def test_text_is_filled_without_cutting_words_and_indents_what_goes_on() -> None:
+    assert filled("a rather-long-word and more", 12, 2) == "a\n  rather-long-word\n  and more"

@@ -20,8 +20,9 @@ from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, sc
 from halocast.reports.page.html import render
 from halocast.reports.page.markdown import markdown
 from halocast.reports.page.report import write_report
+from halocast.reports.page.tables import main_table
 from halocast.reports.page.timeline import op_totals, shown, timeline
-from halocast.reports.verdict import verdict
+from halocast.reports.verdict import verdict, verdict_dict
 from halocast.schedule.trace import LinkUse
 from halocast.study.compare import device_counts
 
@@ -33,37 +34,120 @@ def times(epoch_s: float, **changes: Any) -> dict[str, Any]:
     return {"epoch_s": epoch_s, "epoch_s_mean": epoch_s, "compute_s": epoch_s / 4} | rest | changes
 
 
-def test_the_verdict_is_two_sentences_on_the_fastest_that_fits() -> None:
+STALE: dict[str, Any] = {"approximation": "stale", "staleness": [{"op": "use", "reads": "halo", "ages": [1]}]}
+
+
+def test_the_verdict_is_a_line_on_exact_methods_one_on_approximate_ones_and_one_on_a_single_gpu() -> None:
     big = result(method="big", **times(1.0, fits=False))
     slow, slower = result(method="slow", **times(2.0)), result(method="slower", **times(5.0))
-    said = verdict(comparison(slower, big, slow))
-    assert said.startswith(
-        "**slow** is the fastest that fits of 3 methods on c with 2 ranks: 2 s per epoch, 2.5 times as fast as "
-        "the next, **slower**, limited by communication it cannot hide (50% of its epoch"
+    quick, quicker = (result(method=name, **times(s), **STALE) for name, s in (("quick", 0.5), ("quicker", 0.25)))
+    alone = result(method="vanilla", **times(4.0), memory_bytes=250).summary
+    exact, approximate, one_gpu = verdict(comparison(slower, quick, big, slow, quicker, alone=alone))
+    assert exact == (
+        "Best exact method, of 3: **slow** on c with 2 ranks, 2 s per epoch, limited by communication it cannot hide "
+        "(50% of it); it uses 200 B of 300 B on its fullest device; its error is not known (constants not calibrated "
+        "on the machine)."
     )
-    assert "It fits in memory (200 B of 300 B on its fullest device), reads only fresh rows, and its error" in said
-    assert len(re.findall(r"\.(?= |$)", said)) == 2
+    assert approximate == (
+        "Best approximate method: accuracy not known: run `halocast converge scenario.toml`. The shortest epoch of 2, "
+        "which says nothing about accuracy: **quicker**, 250 ms per epoch; it reads rows 1 epoch old."
+    )
+    assert one_gpu == (
+        "One GPU is enough: the whole graph fits (250 B of 300 B), 4 s per epoch, 2 times that of the best exact "
+        "method."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"fits": False, "memory_bytes": 900}, "One GPU is not enough: the whole graph does not fit (900 B of 300 B)."),
+        (
+            times(0.5),
+            "One GPU is enough: the whole graph fits (200 B of 300 B), 500 ms per epoch, 4 times as fast as the best "
+            "exact method on 2 ranks.",
+        ),
+        (
+            {**times(4.0), "price_per_epoch": 0.01, "currency": "USD", "price_date": "2024-06"},
+            "One GPU is enough: the whole graph fits (200 B of 300 B), 4 s and 0.01 USD per epoch, 2 times that of the "
+            "best exact method at 0.25 times its price.",
+        ),
+    ],
+)
+def test_one_gpu_is_compared_with_the_best_exact_method(changes: dict[str, Any], said: str) -> None:
+    price: dict[str, Any] = {"price_per_epoch": 0.04, "currency": "USD", "price_date": "2024-06"}
+    made = comparison(result(method="m", **times(2.0), **price), alone=result(**changes).summary)
+    assert verdict(made)[2] == said
+
+
+def test_what_was_not_compared_is_said() -> None:
+    reason = NotCompared(method="vanilla", cluster="c", reason="no such graph")
+    assert verdict(comparison(result(**STALE), alone=reason))[::2] == (
+        "Best exact method: none was compared.",
+        "One GPU: not predicted: no such graph.",
+    )
+    assert verdict(comparison(result()))[1:] == (
+        "Best approximate method: none was compared.",
+        "One GPU: not predicted.",
+    )
 
 
 def test_without_room_the_verdict_says_what_comes_nearest() -> None:
     none = [result(method=name, memory_bytes=size, fits=False) for name, size in (("a", 900), ("b", 400))]
-    assert verdict(comparison(*none)) == (
-        "No method fits in the memory of the devices. **b** comes nearest, with 400 B of 300 B on rank 1."
+    assert verdict(comparison(*none))[0] == (
+        "Best exact method: none fits in the memory of the devices; **b** comes nearest, with 400 B of 300 B on rank 1."
     )
 
 
-@pytest.mark.parametrize(("next_s", "told"), [(1.1, "so **b** may be as fast"), (2.0, "clear of every other method")])
+@pytest.mark.parametrize(
+    ("next_s", "told"), [(1.1, "so **b** may be as fast"), (2.0, "clear of every other exact method")]
+)
 def test_methods_within_the_error_band_are_not_told_apart(next_s: float, told: str) -> None:
     best = result(method="a", **times(1.0), band={"low_s": 0.8, "high_s": 1.3, "basis": "12 rows"})
     other = result(method="b", **times(next_s), band={"low_s": 0.9 * next_s, "high_s": 2 * next_s, "basis": "12 rows"})
-    said = verdict(comparison(best, other))
+    stale = result(method="c", **times(0.9), **STALE)
+    said = verdict(comparison(best, stale, other))[0]
     assert "between 800 ms and 1.3 s (12 rows)" in said
     assert told in said
 
 
-def test_stale_rows_are_part_of_the_verdict() -> None:
-    stale = result(staleness=[{"op": "use", "reads": "halo", "ages": [9, 10, 18]}])
-    assert "reads rows 9..18 epochs old, which may cost accuracy" in verdict(comparison(stale))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"approximation": "stale"}, "it reads rows 9..18 epochs old."),
+        ({"approximation": "sampled"}, "it leaves some rows out and reads rows 9..18 epochs old."),
+        ({"approximation": "sampled", "staleness": []}, "it leaves some rows out."),
+        ({"approximation": "stale", "staleness": []}, "it steps from weights that others have changed since."),
+    ],
+)
+def test_what_an_approximate_method_does_is_part_of_the_verdict(changes: dict[str, Any], said: str) -> None:
+    old = {"staleness": [{"op": "use", "reads": "halo", "ages": [9, 10, 18]}]}
+    assert verdict(comparison(result(**(old | changes))))[1].endswith(said)
+
+
+def test_the_verdict_is_an_object_too() -> None:
+    made = comparison(result(method="a"), result(method="b", **STALE), alone=result(method="vanilla").summary)
+    found = verdict_dict(made)
+    assert {name: found[name]["method"] for name in ("exact", "approximate", "one_gpu")} == {
+        "exact": "a",
+        "approximate": "b",
+        "one_gpu": "vanilla",
+    }
+    assert found["approximate"]["approximation"] == "stale"
+    assert found["lines"] == [line.replace("**", "") for line in verdict(made)]
+
+
+def test_every_row_has_a_badge_and_exact_methods_come_first() -> None:
+    stale, exact = result(method="a", **times(1.0), **STALE), result(method="b", **times(2.0))
+    made = comparison(stale, exact)
+    assert [(row["method"], row["kind"], row["ratio"]) for row in main_table(made)] == [
+        ("b", "exact", "1.00×"),
+        ("a", "stale", "0.50×"),
+    ]
+    text = render(made)
+    assert text.count('<span class="tag stale">stale</span>') == text.count('<span class="tag exact">exact</span>') == 2
+    assert "fastest" not in text.lower()
+    assert "run <code>halocast converge scenario.toml</code>" in text
 
 
 class Page(HTMLParser):

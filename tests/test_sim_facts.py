@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,8 @@ from halocast.cluster.catalogue import Cluster
 from halocast.schedule.ir import Kind
 from halocast.sim.engine import simulate
 from halocast.study.predict import Prediction, predict, predict_on
-from halocast.study.scenario import load_scenario
+from halocast.study.scenario import CodeSection, load_scenario
+from halocast.study.workload import Workload
 
 # reddit as in Table 6 of the PipeGCN paper: 4 layers of 256, layer 0 precomputed, inductive
 REDDIT = (
@@ -19,6 +21,7 @@ REDDIT = (
     "model.hidden=256",
     "model.precompute=true",
     "cluster.name=rtx2080ti-x10-pcie3",
+    "code.name=pipegcn-code",
 )
 
 
@@ -49,8 +52,7 @@ def test_a_pipelined_epoch_is_shorter_than_vanillas_communication_alone(gpus: in
 
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_overlapped_compute_is_slower_than_compute_alone(gpus: int) -> None:
-    """Measured: 1.4 to 1.5 times (0.25 / 0.17 s and 0.10 / 0.07 s); predicted 1.3 and 1.24, since nothing disturbs
-    compute while an exchange is prepared."""
+    """Measured: 1.4 to 1.5 times (0.25 / 0.17 s and 0.10 / 0.07 s); predicted 1.39 and 1.43."""
     inflation = predicted("pipegcn", gpus).summary.compute_s / predicted("vanilla", gpus).summary.compute_s
     assert 1.2 <= inflation <= 1.5
 
@@ -68,10 +70,7 @@ def test_in_a_pipeline_the_all_reduce_absorbs_contention(gpus: int) -> None:
         ("vanilla", 2, 0.52),
         ("vanilla", 4, 0.48),
         ("pipegcn", 2, 0.27),
-        pytest.param(
-            *("pipegcn", 4, 0.23),
-            marks=pytest.mark.xfail(reason="0.27 s with a lane per layer (0.34 s with one), 18% too long"),
-        ),
+        ("pipegcn", 4, 0.23),
     ],
 )
 def test_epochs_of_the_testbed_its_constants_were_taken_from(method: str, gpus: int, measured_s: float) -> None:
@@ -90,13 +89,20 @@ def without_wires(cluster: Cluster) -> Cluster:
     return replace(cluster, gloo=gloo, pcie=pcie)
 
 
-def test_with_unlimited_bandwidth_vanilla_and_the_pipeline_are_the_slowest_ranks_compute() -> None:
+def without_host(workload: Workload, path: Path) -> Workload:
+    """The same run by a program that takes nothing of its host."""
+    path.write_text('description = "free"\nsource = "a limit"\n')
+    return replace(workload, scenario=replace(workload.scenario, code=CodeSection(file=str(path))))
+
+
+def test_with_unlimited_bandwidth_vanilla_and_the_pipeline_are_the_slowest_ranks_compute(tmp_path: Path) -> None:
     epochs = {}
     for method in ("vanilla", "pipegcn"):
         prediction = predicted(method, 4)
-        fast = predict_on(prediction.workload, without_wires(prediction.cluster)).summary
+        workload = without_host(prediction.workload, tmp_path / "free.toml")
+        fast = predict_on(workload, without_wires(prediction.cluster)).summary
         epochs[method] = fast.epoch_s
-        assert fast.exposed_comm_s <= 0.02 * fast.epoch_s  # packing the rows, which is in the exchange
+        assert fast.exposed_comm_s <= 0.03 * fast.epoch_s  # packing the rows, which is in the exchange
     # vanilla waits for the slowest rank in every layer; the pipeline for the slowest epoch
     assert epochs["pipegcn"] <= epochs["vanilla"] <= 1.05 * epochs["pipegcn"]
 

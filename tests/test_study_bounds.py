@@ -8,7 +8,8 @@ import pytest
 
 from halocast.calibrate.profile import FitTable, Overhead, calibrated, load_profile
 from halocast.cluster.catalogue import load_cluster
-from halocast.study.plan import RankedPlan, plan
+from halocast.study.choices import RankedPlan, best_of_groups
+from halocast.study.plan import plan
 from halocast.study.predict import predict, predict_on
 from halocast.study.scenario import PlanSection, Scenario, load_scenario
 from halocast.study.screen import bound_s
@@ -68,7 +69,7 @@ def test_no_epoch_of_ranks_that_share_cores_is_shorter_than_its_bound(profile: P
 
 
 def labels(plan: RankedPlan) -> list[str]:
-    return [f"{choice.candidate.label}: {choice.epoch_s:.3f} s" for choice in plan.best_of_groups()]
+    return [f"{choice.candidate.label}: {choice.epoch_s:.3f} s" for choice in best_of_groups(plan.choices)]
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -3,6 +3,7 @@
 import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def test_any_change_of_any_file_of_the_package_is_another_version(tmp_path: Path
     root = copy_package(tmp_path)
     before, names = fingerprint_of(root), [str(path.relative_to(root)) for path in package_files(root)]
     assert set(MISSED_ONCE) < set(names)
-    assert "study/accuracy.csv" in names
+    assert "study/evidence.csv" in names
     assert "study/scenarios/demo.toml" in names
     seen = {before}
     for name in names:
@@ -105,15 +106,16 @@ def test_only_code_that_trains_makes_another_training(tmp_path: Path) -> None:
         "study",
     }
     assert {"exec/worker.py", "methods/gnnpipe/stage.py", "models/modules.py"} < changed
-    assert {name for name in changed if name.startswith("study/")} == {"study/workload.py"}
+    assert {name for name in changed if name.startswith("study/")} == {"study/workload.py", "study/training.py"}
     assert not any(name.endswith((".toml", ".csv")) for name in changed)
 
 
 def test_a_training_is_known_by_the_content_of_its_graph_and_what_it_depends_on(tmp_path: Path) -> None:
-    def key(content: str, name: str, **more: object) -> str:
+    def key(content: str, name: str, asked: Any = None, **more: object) -> str:
         place = tmp_path / name
         place.write_text(content, encoding="utf-8")
-        return training_key({"graph": {"dataset": str(place)}, "run": {"lr": 0.1}, **more})
+        tables = {"graph": {"dataset": str(place)}, "run": {"lr": 0.1}, **more}
+        return training_key(tables, {} if asked is None else asked)
 
     first = key("one", "a.npz")
     assert key("one", "elsewhere.npz") == first
@@ -126,5 +128,8 @@ def test_a_training_is_known_by_the_content_of_its_graph_and_what_it_depends_on(
         key("one", "a.npz", cluster={"hosts": 2}),
         key("one", "a.npz", cluster={"name": "x"}),
         key("one", "a.npz", world={"speed": {"0": 0.5}}),
+        key("one", "a.npz", {"patience": 3}),
+        key("one", "a.npz", {"clock": {"cluster": {"gpus": 2}}}),
+        key("one", "a.npz", {"clock": {"cluster": {"gpus": 4}}}),
     ]
     assert len({first, *others}) == 1 + len(others)

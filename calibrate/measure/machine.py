@@ -25,9 +25,9 @@ from halocast.calibrate.points import EMULATED
 from halocast.exec.launch.affinity import go_back, keep_to_cores, placement
 from halocast.exec.launch.emulate import Host
 from halocast.exec.launch.local import free_port, rank_environment, settle_rank, start_server
+from halocast.exec.run.process import keep_freed_memory
 from halocast.exec.transport.comm import Endpoint
 from halocast.exec.transport.device import open_device
-from halocast.exec.worker import keep_freed_memory
 from halocast.schedule.ir import Lane
 
 FULL, BRIEF = Limits(most_s=0.3), Limits(most_s=0.1)

@@ -107,10 +107,12 @@ def _give_back(here: ChunkState, op: Op, chunk: Chunk, grad: Tensor, epoch: int)
     """Give gradients back to halo rows: fresh ones now; those of the snapshot in the next epoch, if the op says so.
 
     Chunks in one slot always use each other's fresh rows: of these no gradient is missing that a factor could make up.
+    A factor of 0 adds nothing, not zeros: another lane may be sending those rows, and clears them then.
     """
     places, own = here.divided(chunk, epoch), here.table(op.writes, Role.GRAD)
     _add(own, chunk.halo, grad, places.beside, 1.0)
-    _add(own, chunk.halo, grad, places.before, op.work.scale)
+    if op.work.scale:
+        _add(own, chunk.halo, grad, places.before, op.work.scale)
     if here.has(op.writes, Role.LATE_GRAD):
         _add(here.table(op.writes, Role.LATE_GRAD), chunk.halo, grad, places.old, op.work.scale)
         own[chunk.rows] += here.table(op.reads, Role.OLD_GRAD)[chunk.rows]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from halocast.exec.launch.job import FORWARD_CHUNK, Job, read_part, read_scored
 from halocast.exec.run.part_tensors import PartTensors, block_of
 from halocast.exec.run.state import OPTIMIZERS, EpochOutcome, RankState, flatten
-from halocast.exec.transport.link import Call, Halves, Link
+from halocast.exec.transport.link import Call, Halves, RankLink
 from halocast.graph.chunks import needed_rows, table_rows, whole
 from halocast.graph.parts import Part
 from halocast.models.modules import NEIGHBOURS, Block, Gnn
@@ -29,7 +29,7 @@ NOTHING = ((0.0, 0.0),) * 3  # hits of a stage that sees no logits
 ORDER_STREAM, DROPOUT_STREAM = 0, 1
 
 
-def read_state(job: Job, directory: Path, rank: int, link: Link) -> RankState:
+def read_state(job: Job, directory: Path, rank: int, link: RankLink) -> RankState:
     """A rank's state from the files of a job."""
     first = read_part(directory, 0 if works_on_chunks(job) else rank)
     needed = range(first.num_parts) if works_on_chunks(job) else (rank,)
@@ -43,7 +43,7 @@ def works_on_chunks(job: Job) -> bool:
     return any(op.verb == FORWARD_CHUNK for op in job.schedule.ops)
 
 
-def make_state(job: Job, parts: list[Part], scored: list[Part], rank: int, link: Link) -> RankState:
+def make_state(job: Job, parts: list[Part], scored: list[Part], rank: int, link: RankLink) -> RankState:
     """A rank's state: of its part, or of all chunks where the schedule works on chunks; scored may be other parts."""
     dtype = getattr(torch, job.settings.dtype)
     if not works_on_chunks(job):
@@ -84,7 +84,7 @@ class HaloPlaces:
 class ChunkState(RankState):
     """The state of a stage beside a rank's usual one: the chunks, and tables of rows by buffer name."""
 
-    def __init__(self, job: Job, parts: list[Part], rank: int, link: Link) -> None:
+    def __init__(self, job: Job, parts: list[Part], rank: int, link: RankLink) -> None:
         dtype = getattr(torch, job.settings.dtype)
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(job, whole(parts, rank), link)
@@ -220,7 +220,7 @@ class ChunkState(RankState):
 class ScoredChunks(PartTensors):
     """All chunks of a graph that is scored and not trained on."""
 
-    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: Link) -> None:
+    def __init__(self, parts: list[Part], rank: int, spec: ModelSpec, dtype: torch.dtype, link: RankLink) -> None:
         self.chunks = _chunks(parts, dtype, link)
         super().__init__(whole(parts, rank), spec, dtype, link)
 
@@ -271,7 +271,7 @@ def drawn_order(num_chunks: int, seed: int, epoch: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng((seed, ORDER_STREAM, epoch)).permutation(num_chunks).tolist())
 
 
-def _chunks(parts: list[Part], dtype: torch.dtype, link: Link) -> list[Chunk]:
+def _chunks(parts: list[Part], dtype: torch.dtype, link: RankLink) -> list[Chunk]:
     bounds = np.cumsum([0, *(part.num_inner for part in parts)]).tolist()
     chunks = []
     for number, (part, halo) in enumerate(zip(parts, table_rows(parts), strict=True)):

@@ -123,8 +123,8 @@ def tell_once(state: RankState, ids: Ids) -> Halves[Ids]:
     came = yield from state.link.trade(said, *ones, "numbers of ids")
     counts = np.zeros(len(owned), np.int64)
     counts[owned] = came.cpu().numpy()
-    told = _tensor(state, ids.picked.ids)
-    asks = yield from state.link.trade(told, ids.counts, counts.tolist(), "ids before the start")
+    needed = _tensor(state, ids.picked.ids)
+    asks = yield from state.link.trade(needed, ids.counts, counts.tolist(), "ids before the start")
     return sent_ids(state, joined(np.split(asks.cpu().numpy(), np.cumsum(counts)[:-1])))
 
 

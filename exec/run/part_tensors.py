@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from halocast.exec.transport.link import Halves, Link
+from halocast.exec.transport.link import Halves, RankLink
 from halocast.graph.parts import Part
 from halocast.models.aggregate import neighbour_sum
 from halocast.models.modules import NEIGHBOURS, Block, Gnn, hits, make_block, master
@@ -14,7 +14,7 @@ from halocast.models.spec import ModelSpec
 class PartTensors:
     """A part's rows, its labels by mask, its local graph, and the rows that its peers need."""
 
-    def __init__(self, part: Part, spec: ModelSpec, dtype: torch.dtype, link: Link) -> None:
+    def __init__(self, part: Part, spec: ModelSpec, dtype: torch.dtype, link: RankLink) -> None:
         self.part, self.spec, self.link = part, spec, link
         self.features = self._tensor(part.features, dtype)
         self.labels = self._tensor(part.labels)

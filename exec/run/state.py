@@ -23,7 +23,7 @@ from halocast.exec.run.part_tensors import PartTensors
 from halocast.exec.run.pieces import Begun, Columns
 from halocast.exec.run.straggle import Stretch
 from halocast.exec.store.kvs import Store
-from halocast.exec.transport.link import Channel, Halves, Link, drain
+from halocast.exec.transport.link import Channel, Halves, RankLink, drain
 from halocast.graph.parts import Part
 from halocast.models.modules import Gnn, build_model
 from halocast.schedule.ir import IDS, Buffer, Counted, Exchange, Kind, Matrix, Op, Role, Rows
@@ -63,7 +63,7 @@ def flatten(model: nn.Module) -> tuple[nn.Parameter, Tensor]:
 class RankState(PartTensors):
     """The mutable state handlers work on; nothing here knows a method."""
 
-    def __init__(self, job: Job, part: Part, link: Link) -> None:
+    def __init__(self, job: Job, part: Part, link: RankLink) -> None:
         dtype = getattr(torch, job.settings.dtype)
         super().__init__(part, job.spec, dtype, link)
         self.job, self.schedule, self.rank = job, job.schedule, part.rank
@@ -100,6 +100,7 @@ class RankState(PartTensors):
         self.stretch = Stretch(self.rank, job.settings)
         self.sources = self._sources()
         self.readers = self._readers()
+        self._forgettable = self._values_read()
         self.channels: Mapping[str, Channel] = {}  # of exchanges, by name; made by whoever has the transport
         self.later: Later = drain  # where ranks cannot wait: done as soon as all have come
 
@@ -120,6 +121,14 @@ class RankState(PartTensors):
             for name in op.reads:
                 readers[name].append(op)
         return readers
+
+    def _values_read(self) -> dict[str, list[tuple[str, Op]]]:
+        """The values that each op reads and that lie here, not in a channel, with their writers."""
+        read: dict[str, list[tuple[str, Op]]] = {op.name: [] for op in self.schedule.by_rank[self.rank]}
+        for (reader, name), (writer, _) in self.sources.items():
+            if not self._in_channel(writer, name):
+                read[reader].append((name, writer))
+        return read
 
     def read(self, op: Op, rows: Rows, epoch: int) -> Any:
         """The value of the buffer with such rows that the op reads, as old as its lag says; None if it reads none."""
@@ -169,11 +178,9 @@ class RankState(PartTensors):
 
     def forget(self, op: Op) -> None:
         """Let go of what the op read and nobody will read again."""
-        for name in op.reads:
-            source = self.sources.get((op.name, name))
-            if source is not None and not self._in_channel(source[0], name):
-                for old in [e for e in list(self.values[name]) if self.is_read(source[0], name, e)]:
-                    self._drop(name, old)
+        for name, writer in self._forgettable[op.name]:
+            for old in [e for e in list(self.values[name]) if self.is_read(writer, name, e)]:
+                self._drop(name, old)
 
     def is_read(self, writer: Op, name: str, instance: int) -> bool:
         return all(self.running().is_done(*last) for last in self.last_reads(writer, name, instance))

@@ -48,7 +48,7 @@ class Together:
         self._drawing: int | None = None  # the rank whose random numbers are drawn from now
         self._under_way: dict[tuple[int, str], Halves[int]] = {}
         self._pending: list[tuple[int, Halves[None], Ready | None]] = []
-        self._ends = _Ends(job, self.states)
+        self._final = _FinalWeights(job, self.states)
         for state in self.states:
             state.progress = Progress(job.schedule, state.rank, NO_LIMIT_S)
             state.channels = inside_channels(state, self.post)
@@ -77,12 +77,12 @@ class Together:
             self._begin(op, moment.epoch)
             return None
         self._end(op, moment.epoch)
-        return self._ends.note(op, moment.epoch)
+        return self._final.note(op, moment.epoch)
 
     def _begin(self, op: Op, epoch: int) -> None:
         state = self.states[op.rank]
-        self._draw_as(op.rank)
         if op.kind in BY_VERB:
+            self._draw_as(op.rank)  # a communication draws nothing
             VERBS[op.verb](state, op, epoch)
             return
         steps = KINDS[op.kind](state, op, epoch)
@@ -92,7 +92,6 @@ class Together:
     def _end(self, op: Op, epoch: int) -> None:
         state, steps = self.states[op.rank], self._under_way.pop((op.rank, op.name), None)
         if steps is not None:
-            self._draw_as(op.rank)
             assert not _goes_on(steps), f"{op.name} has more than two halves"
         state.running().finish(op, epoch)
         state.forget(op)
@@ -147,7 +146,7 @@ class Together:
 
     def evaluate(self, epoch: int) -> list[Hits]:
         """The exact scores of the weights after an epoch that `do` has just told of, as each rank counts them."""
-        weights = self._ends.weights[epoch]
+        weights = self._final.weights[epoch]
         return self.in_step([_scored(state, own) for state, own in zip(self.states, weights, strict=True)])
 
     def loss(self, epoch: int) -> float:
@@ -182,7 +181,7 @@ def _scored(state: RankState, weights: Tensor) -> Halves[Hits]:
     return [list(pair) for pair in state.score(logits)]
 
 
-class _Ends:
+class _FinalWeights:
     """Knows when the weights of an epoch are final, and keeps those of the newest such epoch.
 
     Where ranks meet, they are final with the last op of an epoch that writes them, on every rank. Ranks that run freely

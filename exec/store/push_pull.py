@@ -15,6 +15,7 @@ from halocast.base.errors import RunError
 from halocast.exec.run.state import RankState
 from halocast.exec.store.blocks import Table
 from halocast.exec.store.kvs import Store, create_store, open_store
+from halocast.exec.transport.device import as_array
 from halocast.exec.transport.link import Halves
 from halocast.schedule.ir import SHARED, Kind, Numbers, Op, Payload, Role
 
@@ -42,7 +43,7 @@ def make_store(state: RankState) -> Store:
     store = create_store(tables_of(state), state.job.settings.store, state.job.settings.timeout_s)
     for op in state.schedule.by_rank[state.rank]:
         if op.kind is Kind.PUSH and _is_vector(state, op.reads[0]):
-            store.push(op.writes[0], slice(0, 1), _array(state.weights)[None], 0)
+            store.push(op.writes[0], slice(0, 1), as_array(state.weights)[None], 0)
     return store
 
 
@@ -85,11 +86,11 @@ def push(state: RankState, op: Op, epoch: int) -> Halves[int]:
     """Read at the beginning what others see at the end."""
     table, store = op.writes[0], _store(state)
     if _is_vector(state, op.reads[0]):
-        step = _array((state.weights.detach() - state.fetched) * op.work.scale)
+        step = as_array((state.weights.detach() - state.fetched) * op.work.scale)
         yield None
         store.add(table, step)
     else:
-        rows = _array(state.value(op, op.reads[0], epoch))
+        rows = as_array(state.value(op, op.reads[0], epoch))
         yield None
         store.push(table, state.part.inner + _slot(state, op, epoch), rows, epoch)
     if _is_bounding(state, op):
@@ -178,12 +179,6 @@ def wait_for_pushes(state: RankState, op: Op, epoch: int, waits: list[tuple[Op, 
 
 def _turns(table: str) -> str:
     return f"{table}.turns"
-
-
-def _array(values: torch.Tensor) -> np.ndarray:
-    """The array that the store keeps of a tensor; of bfloat16 numbers the bits."""
-    given = values.detach().cpu()
-    return (given.view(torch.int16) if given.dtype is torch.bfloat16 else given).numpy()
 
 
 def _tensor(state: RankState, rows: np.ndarray) -> torch.Tensor:

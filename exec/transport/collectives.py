@@ -1,7 +1,6 @@
 """Collectives of one rank, among all ranks or some: what a group sums, gathers or passes on.
 
-Weights and their gradients are summed
-where they lie; any other value is read and written like that of every op.
+Weights and their gradients are summed where they lie; any other value is read and written like that of every op.
 """
 
 from collections.abc import Callable, Mapping

@@ -126,18 +126,18 @@ class Endpoint:
 
     def send(self, rows: Sequence[Tensor], peer: int, call: Call) -> Halves[None]:
         group = self._group(call)
-        works = [dist.isend(self.down(one), peer, group=group, tag=call.tag + k) for k, one in enumerate(rows)]
+        works = [dist.isend(self.down(table), peer, group=group, tag=call.tag + k) for k, table in enumerate(rows)]
         yield None
         for work in works:
             self.wait(work, str(call), f"rank {peer}")
 
     def receive(self, rows: Sequence[Tensor], peer: int, call: Call) -> Halves[None]:
-        group, rooms = self._group(call), [self.room(one) for one in rows]
+        group, rooms = self._group(call), [self.room(table) for table in rows]
         works = [dist.irecv(room, peer, group=group, tag=call.tag + k) for k, room in enumerate(rooms)]
         yield None
-        for work, room, one in zip(works, rooms, rows, strict=True):
+        for work, room, table in zip(works, rooms, rows, strict=True):
             self.wait(work, str(call), f"rank {peer}")
-            self.move(room, one)
+            self.move(room, table)
 
     def swap(self, sent: Mapping[int, Tensor], came: Mapping[int, Tensor], call: Call) -> Halves[None]:
         group, rooms = self._group(call), {peer: self.room(rows) for peer, rows in came.items()}

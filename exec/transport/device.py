@@ -24,6 +24,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -226,6 +227,12 @@ class Twin:
 
     def _lane(self) -> Lane:
         return getattr(self._thread, "lane", Lane.COMPUTE)
+
+
+def as_array(values: Tensor) -> np.ndarray:
+    """The array of a tensor's numbers, in its own memory if that is the host's; of bfloat16 numbers the bits."""
+    given = values.detach().cpu()
+    return (given.view(torch.int16) if given.dtype is torch.bfloat16 else given).numpy()
 
 
 def ending(device: Seam, handle: Callable[[Op, int], int]) -> Callable[[Op, int], int]:

@@ -5,9 +5,9 @@ copied when it is taken, not when it is given, unless its giver may change it be
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,16 @@ from halocast.exec.transport.comm import segments
 from halocast.exec.transport.device import Cpu, Seam
 from halocast.exec.transport.link import OUTSIDE, Call, Halves
 
+T = TypeVar("T")
 Key = tuple[str, int]  # a communication and its instance
+
+
+@dataclass(slots=True)
+class Gift:
+    """What a rank has given, and how often it is still to be taken."""
+
+    value: Any
+    left: int
 
 
 class Post:
@@ -25,42 +34,54 @@ class Post:
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
-        self._given: dict[Key, dict[int, Any]] = defaultdict(dict)
-        self._left: dict[tuple[Key, int], int] = {}  # how often what a rank has given is still to be taken
-        self.sums: dict[Key, tuple[Tensor, int]] = {}  # over a group, and how many are still to take it
+        self._given: dict[Key, dict[int, Gift]] = defaultdict(dict)
+        self._results: dict[Key, Gift] = {}  # what a group has made of all its gifts, for those who have not taken it
 
     def give(self, key: Key, rank: int, value: Any, num_takers: int) -> None:
         if num_takers:
-            self._given[key][rank] = value
-            self._left[key, rank] = num_takers
+            self._given[key][rank] = Gift(value, num_takers)
 
     def has(self, key: Key, ranks: Sequence[int]) -> bool:
         given = self._given.get(key, {})
         return all(rank in given for rank in ranks)
 
-    def look(self, key: Key, rank: int, taker: int) -> Any:
-        """What a rank has given, which stays there."""
-        given = self._given.get(key, {})
-        if rank not in given:
-            name, instance = key
-            of = f" of epoch {instance}" if instance >= 0 else ""
-            raise RunError(f"rank {taker} takes {name}{of} from rank {rank}, which has not given it yet")
-        return given[rank]
+    def take(self, key: Key, ranks: Sequence[int], taker: int) -> list[Any]:
+        """What ranks have given; it is let go of when all who need it have taken it."""
+        given, values = self._given.get(key, {}), []
+        for rank in ranks:
+            if rank not in given:
+                name, instance = key
+                of = f" of epoch {instance}" if instance >= 0 else ""
+                raise RunError(f"rank {taker} takes {name}{of} from rank {rank}, which has not given it yet")
+            gift = given[rank]
+            values.append(gift.value)
+            gift.left -= 1
+            if gift.left == 0:
+                del given[rank]
+        if not given:
+            self._given.pop(key, None)
+        return values
 
-    def take(self, key: Key, rank: int, taker: int) -> Any:
-        """What a rank has given; it is let go of when all who need it have taken it."""
-        value = self.look(key, rank, taker)
-        self._left[key, rank] -= 1
-        if self._left[key, rank] == 0:
-            del self._left[key, rank], self._given[key][rank]
-            if not self._given[key]:
-                del self._given[key]
+    def result(self, key: Key, group: Sequence[int], taker: int, make: Callable[[list[Any]], T]) -> T:
+        """What a group makes of what each of it has given, in the order of ranks. The first who takes it makes it:
+        after that, what was given may change."""
+        if key not in self._results:
+            self._results[key] = Gift(make(self.take(key, group, taker)), len(group))
+        gift = self._results[key]
+        gift.left -= 1
+        if gift.left == 0:
+            del self._results[key]
+        value: T = gift.value
         return value
+
+    def is_made(self, key: Key) -> bool:
+        """Whether the result of a group is there for those who have not taken it."""
+        return key in self._results
 
     @property
     def num_open(self) -> int:
         """How many gifts somebody has yet to take."""
-        return len(self._left)
+        return len(self._results) + sum(map(len, self._given.values()))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -95,7 +116,7 @@ class Inside:
         mine = _to(key, self.rank)
         yield lambda: self.post.has(mine, givers)
         for peer, rows in came.items():
-            rows.copy_(self.post.take(mine, peer, self.rank))
+            rows.copy_(self.post.take(mine, [peer], self.rank)[0])
 
     def send(self, rows: Sequence[Tensor], peer: int, call: Call) -> Halves[None]:
         self.post.give(self._key(call), self.rank, [one.clone() for one in rows], 1)  # a table: its owner goes on
@@ -104,27 +125,22 @@ class Inside:
     def receive(self, rows: Sequence[Tensor], peer: int, call: Call) -> Halves[None]:
         key = self._key(call)
         yield lambda: self.post.has(key, [peer])
-        for target, source in zip(rows, self.post.take(key, peer, self.rank), strict=True):
+        for target, source in zip(rows, self.post.take(key, [peer], self.rank)[0], strict=True):
             target.copy_(source)
 
     def meet(self, call: Call) -> Halves[None]:
-        yield from self._together(None, call)
+        yield from self._together(None, call, lambda given: None)
 
     def sum(self, values: Tensor, call: Call) -> Halves[None]:
-        key = yield from self._together(values, call)
-        values.copy_(self._summed(key, self._group(call)))
+        values.copy_((yield from self._together(values, call, _summed)))
 
     def share_out(self, whole: Tensor, piece: Tensor, call: Call) -> Halves[None]:
-        key = yield from self._together(whole, call)
         group = self._group(call)
-        piece.copy_(self._summed(key, group).chunk(len(group))[group.index(self.rank)])
+        total = yield from self._together(whole, call, _summed)
+        piece.copy_(total.chunk(len(group))[group.index(self.rank)])
 
     def join(self, piece: Tensor, whole: Tensor, call: Call) -> Halves[None]:
-        group = self._group(call)
-        key = self._key(call)
-        self.post.give(key, self.rank, piece.clone(), len(group))
-        yield lambda: self.post.has(key, group)
-        torch.cat([self.post.take(key, rank, self.rank) for rank in group], out=whole)
+        whole.copy_((yield from self._together(piece, call, torch.cat)))
 
     def pass_on(self, values: Tensor, root: int, call: Call) -> Halves[None]:
         key, others = self._key(call), len(self._group(call)) - 1
@@ -133,32 +149,22 @@ class Inside:
             yield None
             return
         yield lambda: self.post.has(key, [root])
-        values.copy_(self.post.take(key, root, self.rank))
+        values.copy_(self.post.take(key, [root], self.rank)[0])
 
-    def _together(self, values: Tensor | None, call: Call) -> Halves[Key]:
-        """Give something to a whole group; goes on when all have."""
+    def _together(self, value: Any, call: Call, make: Callable[[list[Any]], T]) -> Halves[T]:
+        """Give something to a whole group; when all have, take what becomes of it."""
         key, group = self._key(call), self._group(call)
-        self.post.give(key, self.rank, values, len(group))
-        yield lambda: self.post.has(key, group)
-        if values is None:
-            for rank in group:
-                self.post.take(key, rank, self.rank)
-        return key
+        self.post.give(key, self.rank, value, 1)
+        yield lambda: self.post.has(key, group) or self.post.is_made(key)
+        return self.post.result(key, group, self.rank, make)
 
-    def _summed(self, key: Key, group: tuple[int, ...]) -> Tensor:
-        """The sum in the order of ranks, made by the first who takes it: after that, what was given may change."""
-        if key not in self.post.sums:
-            given = [self.post.look(key, rank, self.rank) for rank in group]
-            total = given[0].clone()
-            for values in given[1:]:
-                total += values
-            self.post.sums[key] = total, len(group)
-        total, left = self.post.sums.pop(key)
-        if left > 1:
-            self.post.sums[key] = total, left - 1
-        for rank in group:
-            self.post.take(key, rank, self.rank)
-        return total
+
+def _summed(given: list[Tensor]) -> Tensor:
+    """The sum in the order of ranks."""
+    total = given[0].clone()
+    for values in given[1:]:
+        total += values
+    return total
 
 
 def _to(key: Key, peer: int) -> Key:

@@ -47,7 +47,7 @@ class Call:
         return self.name if self.epoch == OUTSIDE else f"{self.name} of epoch {self.epoch}"
 
 
-class Link(Protocol):
+class RankLink(Protocol):
     """A rank's connections to the others. A tensor that is given must stay as it is until it has been taken."""
 
     @property

@@ -46,7 +46,7 @@ def choices(options: Options, num_ranks: int, num_layers: int) -> Iterator[Optio
         ways = num_ranks // stages
         if options.stages not in (None, stages) or options.ways not in (None, ways):
             continue
-        if ways > 1 and (options.late_gradients or options.order is Order.ONE):
+        if ways > 1 and (options.late_gradients or options.order == Order.ONE):
             continue
         for chunks in [options.chunks] if options.chunks else [n * num_ranks for n in TRIED_CHUNKS_PER_RANK]:
             if chunks % ways == 0:

@@ -52,7 +52,7 @@ class Options:
             require(value is None or value >= 1, f"{name} = {value}: needs to be at least 1")
         require(self.freeze >= 1, f"freeze = {self.freeze}: needs to be at least 1")
         require(self.crossing >= 0, f"cross_factor = {self.cross_factor}: needs to be at least 0")
-        if self.order is Order.ONE:
+        if self.order == Order.ONE:
             why = f"order = {self.order}: a chunk goes back before later ones have used its rows, which needs"
             require(self.crossing == 0, f"{why} cross_factor = 0, not {self.cross_factor}")
             require(not self.late_gradients, f"{why} late_gradients = false")
@@ -69,7 +69,7 @@ class Options:
         """
         if self.cross_factor is not None:
             return self.cross_factor
-        if self.order is Order.ONE:
+        if self.order == Order.ONE:
             return 0.0
         return 2.0 if self.shuffle and not self.late_gradients else 1.0
 
@@ -83,7 +83,7 @@ class StageGrid:
     grouping: Grouping
 
     def rank(self, stage: int, way: int) -> int:
-        return stage * self.ways + way if self.grouping is Grouping.NEAR else way * self.stages + stage
+        return stage * self.ways + way if self.grouping == Grouping.NEAR else way * self.stages + stage
 
 
 def way_matrices(halo: Halo, grid: StageGrid) -> tuple[Matrix, ...]:
@@ -124,7 +124,7 @@ def fitting(stages: int | None, ways: int | None, num_ranks: int, num_layers: in
 
 def split_layers(spec: ModelSpec, num_stages: int, split: Split) -> list[int]:
     """The layers at which stages begin, and the end: stage s holds layers [s] to [s + 1]."""
-    if split is Split.COST:
+    if split == Split.COST:
         return min_max([layer_cost(spec, layer) for layer in range(spec.layers)], num_stages)
     share, left = divmod(spec.layers, num_stages)
     return [0, *accumulate(share + (stage < left) for stage in range(num_stages))]

@@ -16,7 +16,7 @@ class Order(StrEnum):
 def turns(order: Order, stage: int, num_stages: int, num_slots: int) -> list[tuple[bool, int]]:
     """Pairs (whether forward, slot) in the order of a stage. One by one, a stage is ahead by the stages behind it."""
     forth = [(True, slot) for slot in range(num_slots)]
-    if order is Order.ALL:
+    if order == Order.ALL:
         return [*forth, *((False, slot) for slot in reversed(range(num_slots)))]
     back = [(False, slot) for slot in range(num_slots)]
     ahead = min(num_stages - 1 - stage, num_slots)

@@ -9,8 +9,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from halocast.reports.page.html import environment, text_of
+from halocast.reports.page.template import environment, text_of
 from halocast.reports.published import PublishedResult, errors_of
+from halocast.reports.table import aligned
 
 PLACE = ("source", "where", "dataset", "train_graph", "model", "layers", "hidden", "testbed", "gpus", "nodes", "method")
 # How rows are put together, and in whose words: a row's own, or what the prediction took it for.
@@ -130,11 +131,29 @@ def _apart(name: str, results: Sequence[PublishedResult]) -> dict[str, Any]:
     return {"name": name, **halves}
 
 
+def epochs_by(results: Sequence[PublishedResult], *axes: str) -> str:
+    """Errors of epochs by some axes together, left out and in sample apart, for a terminal."""
+    epochs = [one for one in results if one.row["metric"] == EPOCH]
+    lines = [(*axes, *(f"{name}: {half}" for half in ("left out", "in sample") for name in ("rows", "median", "lean")))]
+    for group in _grouped(epochs, lambda one: SEPARATOR.join(GROUPS[axis](one) or "-" for axis in axes)):
+        halves = (group[half] for half in HALVES)
+        cells = [cell for errors in halves for cell in _cells(errors)]
+        lines.append((*group["name"].split(SEPARATOR), *cells))
+    return aligned(lines)
+
+
+def _cells(errors: Mapping[str, Any]) -> tuple[str, str, str]:
+    if not errors["num"]:
+        return "0", "-", "-"
+    return str(errors["num"]), f"{errors['median']:.0%}", f"{errors['lean']:+.0%}"
+
+
+SEPARATOR = "\n"  # in no name
 HALVES: Mapping[str, bool] = MappingProxyType({"left_out": False, "in_sample": True})
 
 
 def runs(results: Sequence[PublishedResult]) -> list[dict[str, Any]]:
-    """Every measured run with its rows: what was measured, predicted, and the band; runs of one table and setting once."""
+    """Every measured run with its rows: measured, predicted, and the band; runs of one table and setting once."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in results:
         if one.error is None or one.row["metric"] == FLAG:

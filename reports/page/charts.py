@@ -45,6 +45,7 @@ def _bar(result: MethodResult, longest: float) -> Row:
     band = s.known_band
     return {
         "method": result.method,
+        "kind": str(s.approximation),
         "how": f"{s.how} on {s.cluster}",
         "epoch": seconds(s.epoch_s),
         "segments": segments,

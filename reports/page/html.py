@@ -4,20 +4,19 @@ Text that users gave (names of files, clusters, reasons) is escaped by the templ
 to load anything.
 """
 
-import re
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from halocast.reports.comparison import Comparison, MethodResult, family, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, exact_first
+from halocast.reports.converge.page import section
 from halocast.reports.page.charts import epoch_bars, link_table, memory_bars, missing, scaling_chart, scaling_table
 from halocast.reports.page.tables import facts, main_table, measured_table, provenance_rows, staleness_rows, tiles
+from halocast.reports.page.template import emphasised, environment, text_of
 from halocast.reports.page.timeline import op_totals, shown, timeline
-from halocast.reports.table import seconds, size, warnings
+from halocast.reports.table import warnings
+from halocast.reports.to_target import target_columns
 from halocast.reports.verdict import verdict
 
 MOST_SPANS = 10_000  # of one timeline
@@ -30,9 +29,11 @@ def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: S
     most = max(1, min(MOST_SPANS, ALL_SPANS // max(1, len(comparison.results))))
     return template.render(
         page=_page(comparison),
+        converge=section(comparison.converged) if comparison.converged else None,
         files_beside=files_beside,
         left_out=left_out,
         css=Markup(text_of("report.css")),  # ours, not a user's
+        common=Markup(text_of("common.js")),
         script=Markup(text_of("report.js")),
         data={
             "scaling": scaling_chart(comparison),
@@ -43,14 +44,15 @@ def render(comparison: Comparison, files_beside: Sequence[str] = (), left_out: S
 
 
 def _page(comparison: Comparison) -> dict[str, Any]:
-    ordered = fastest_first(comparison.predicted)
+    ordered = exact_first(comparison.predicted)
     counts, scaling_rows = scaling_table(comparison)
     return {
         "title": _title(comparison),
         "facts": facts(comparison),
-        "verdict": emphasised(verdict(comparison)),
+        "verdict": [emphasised(line) for line in verdict(comparison)],
         "tiles": tiles(comparison),
         "table": main_table(comparison),
+        "more": [name for name, _ in target_columns(comparison.converged)],
         "failures": comparison.failures,
         "warnings": warnings(comparison.summaries),
         "measured": measured_table(comparison),
@@ -87,27 +89,3 @@ def _timeline(result: MethodResult, most_spans: int) -> dict[str, Any]:
         "note": f"{len(part.spans):,} spans of {epochs} on {part.num_ranks} ranks. {part.left_out}".strip(),
         "totals": op_totals(result.trace, result.summary.warmup_epochs),
     }
-
-
-def emphasised(text: str) -> Markup:
-    """Turn `**name**` into bold HTML and leave everything else as it is."""
-    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text))))
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _lean(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.0%}"
-
-
-@cache
-def environment() -> Environment:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"seconds": seconds, "size": size, "family": family, "share": _share, "lean": _lean}
-    return environment
-
-
-def text_of(name: str) -> str:
-    return files("halocast.reports.page").joinpath(name).read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from halocast.reports.comparison import Comparison
 from halocast.reports.page.charts import missing, scaling_table
 from halocast.reports.page.tables import measured_table, provenance_rows, staleness_rows
 from halocast.reports.table import insights, markdown_rows, markdown_table, warnings
+from halocast.reports.to_target import target_columns
 from halocast.reports.verdict import verdict
 
 DEFINITIONS = (
@@ -18,8 +19,8 @@ DEFINITIONS = (
 def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) -> str:
     """The report of a comparison as Markdown; `figures` are titles and paths without suffix."""
     sections = [
-        ("# Comparison", verdict(comparison)),
-        ("", markdown_table(comparison.lines)),
+        ("# Comparison", _verdict(comparison)),
+        ("", markdown_table(comparison.lines, target_columns(comparison.converged))),
         ("", DEFINITIONS),
         ("", "\n".join(f"- {text}" for text in warnings(comparison.summaries))),
         ("## What determines the epoch", _determines(comparison)),
@@ -32,6 +33,12 @@ def markdown(comparison: Comparison, figures: Sequence[tuple[str, str]] = ()) ->
         ("", comparison.made),
     ]
     return "\n\n".join(part for title, text in sections if text for part in (title, text) if part) + "\n"
+
+
+def _verdict(comparison: Comparison) -> str:
+    lines = "\n".join(f"- {line}" for line in verdict(comparison))
+    more = "Tables and figures of scores over time: [accuracy/report.md](accuracy/report.md)."
+    return f"{lines}\n\n{more}" if comparison.converged else lines
 
 
 def _fenced(scenario: str) -> str:

@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
-from halocast.base.errors import InputError
 from halocast.base.files import whole_directory
 from halocast.reports.comparison import Comparison, MethodResult
+from halocast.reports.converge.report import write_files
 from halocast.reports.formats.chakra import write_chakra
 from halocast.reports.formats.perfetto import write_perfetto
 from halocast.reports.page.figures import draw_all
 from halocast.reports.page.html import render
 from halocast.reports.page.markdown import markdown
+from halocast.reports.page.place import require_report_place
 from halocast.reports.table import csv_table
+from halocast.reports.to_target import rows
 from halocast.schedule.trace import save_trace
 
 FILES = (
@@ -21,19 +23,26 @@ FILES = (
     "traces/ (METHOD.json for Perfetto, one Parquet file per run)",
     "chakra/ (one .et file per rank of every prediction)",
 )
+ACCURACY = "accuracy/ (scores over time: report.md, tables, figures)"
 
 
 def write_report(path: Path, comparison: Comparison) -> None:
-    """Write the whole report or nothing; only an earlier report or an empty directory is replaced."""
+    """Write the whole report or nothing; only an earlier report or an empty directory is replaced.
+
+    Scores over time are a section of the page, and files of their own below `accuracy/`.
+    """
     require_report_place(path)
     with whole_directory(path) as directory:
-        (directory / "results.csv").write_text(csv_table(comparison.rows), encoding="utf-8")
-        (directory / "results.json").write_text(json.dumps(comparison.rows, indent=1), encoding="utf-8")
+        (directory / "results.csv").write_text(csv_table(rows(comparison)), encoding="utf-8")
+        (directory / "results.json").write_text(json.dumps(rows(comparison), indent=1), encoding="utf-8")
         (directory / "scenario.toml").write_text(comparison.scenario, encoding="utf-8")
         figures = draw_all(directory / "figures", comparison)
         left_out = _write_traces(directory, comparison)
+        if comparison.converged is not None:
+            write_files(directory / "accuracy", comparison.converged)
+        beside = (*FILES, ACCURACY) if comparison.converged else FILES
         (directory / "report.md").write_text(markdown(comparison, figures), encoding="utf-8")
-        (directory / "report.html").write_text(render(comparison, FILES, left_out), encoding="utf-8")
+        (directory / "report.html").write_text(render(comparison, beside, left_out), encoding="utf-8")
 
 
 def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
@@ -48,14 +57,3 @@ def _write_traces(directory: Path, comparison: Comparison) -> list[str]:
     folder = directory / "chakra"
     reasons = [write_chakra(result, folder / result.method, comparison.kernel_work) for result in comparison.predicted]
     return [f"No Chakra trace of {reason}" for reason in reasons if reason]
-
-
-def require_report_place(path: Path) -> None:
-    if path.exists() and not _replaceable(path):
-        raise InputError(f"{path}: exists and is not a report of ours; choose another --out")
-
-
-def _replaceable(path: Path) -> bool:
-    if not path.is_dir():
-        return False
-    return not any(path.iterdir()) or ((path / "results.csv").exists() and (path / "report.md").exists())

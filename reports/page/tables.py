@@ -4,10 +4,16 @@ import tomllib
 from collections.abc import Callable
 from typing import Any
 
-from halocast.reports.comparison import Comparison, MethodResult, fastest_first
+from halocast.reports.comparison import Comparison, MethodResult, exact_first
+from halocast.reports.converge.answer import answer
+from halocast.reports.converge.contests import contests
+from halocast.reports.converge.targets import Reached
+from halocast.reports.converge.words import dollars, duration, points
+from halocast.reports.curves import Converged
 from halocast.reports.summary import MemoryFigures, Summary
 from halocast.reports.table import age_range, ages, band, insights, seconds, size
-from halocast.reports.verdict import LABELS, ranks
+from halocast.reports.to_target import target_columns
+from halocast.reports.verdict import LABELS, best_approximate, best_exact, ranks
 
 Row = dict[str, Any]
 
@@ -37,32 +43,55 @@ def _model(model: Row) -> str:
 
 def _alone(comparison: Comparison) -> list[Row]:
     """A tile with the epoch of a single device: whoever compares wants to know whether it pays to have more."""
-    alone = [p for p in comparison.scaling if p.ranks == 1 and p.epoch_s is not None]
-    if not alone or comparison.predicted[0].summary.ranks == 1:
+    alone = comparison.alone
+    if not isinstance(alone, Summary) or not comparison.predicted or comparison.predicted[0].summary.ranks == 1:
         return []
-    best = min(alone, key=lambda p: (not p.fits, p.epoch_s))
-    note = "per epoch" if best.fits else "per epoch, but it does not fit"
-    return [{"label": "One device alone", "method": best.method, "value": seconds(best.epoch_s or 0.0), "note": note}]
+    note = "the whole graph" if alone.fits else "the whole graph does not fit"
+    return [_tile("Epoch, one GPU alone", alone.method, seconds(alone.epoch_s), note)]
 
 
 def tiles(comparison: Comparison) -> list[Row]:
-    """The few answers most readers want, beside the verdict."""
-    ordered = [r for r in fastest_first(comparison.predicted) if r.summary.fits]
-    fresh = [r for r in ordered if r.summary.ages and r.summary.ages[-1] == 0]
-    quiet = sorted(ordered, key=lambda r: r.summary.bytes_total)
+    """The few figures most readers want, beside the verdict: times to the target where methods were trained."""
+    fitting = [r for r in comparison.predicted if r.summary.fits]
+    quiet = sorted(fitting, key=lambda r: r.summary.bytes_total)
     least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
     answers: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
-        ("Fastest", ordered, lambda s: seconds(s.epoch_s), "per epoch"),
-        ("Fastest on fresh rows", fresh, lambda s: seconds(s.epoch_s), "per epoch"),
         ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
         ("Least memory", least, lambda s: size(_memory_bytes(s)), "on its fullest device"),
     ]
-    shown = [
-        {"label": label, "method": results[0].method, "value": value(results[0].summary), "note": note}
-        for label, results, value, note in answers
-        if results
+    rest = [_tile(label, some[0].method, value(some[0].summary), note) for label, some, value, note in answers if some]
+    if comparison.converged is not None:
+        return [*_times_to_target(comparison.converged), *rest]
+    return [*_shortest(comparison), *rest, *_alone(comparison)]
+
+
+def _tile(label: str, method: str, value: str, note: str) -> Row:
+    return {"label": label, "method": method, "value": value, "note": note}
+
+
+def _shortest(comparison: Comparison) -> list[Row]:
+    exact, approximate = best_exact(comparison), best_approximate(comparison)
+    some = [
+        ("Epoch, exact", exact, "the shortest that fits"),
+        ("Epoch, approximate", approximate, "the shortest, accuracy aside"),
     ]
-    return [*shown, *_alone(comparison)]
+    return [_tile(label, r.method, seconds(r.summary.epoch_s), note) for label, r, note in some if r is not None]
+
+
+def _times_to_target(converged: Converged) -> list[Row]:
+    """Tiles of the best exact method, the best approximate one, and one GPU."""
+    first = answer(converged, contests(converged)[0])
+    some = [("exact", first.exact), ("approximate", first.approximate), ("one GPU", first.alone)]
+    to = f"To {points(converged.target)} points"
+    return [
+        _tile(f"{to}, {kind}", reach.curve.label, duration(reach.seconds), f"{reach.epochs:.0f} epochs{_cost(reach)}")
+        for kind, reach in some
+        if reach is not None
+    ]
+
+
+def _cost(reach: Reached) -> str:
+    return "" if reach.price is None else f", {dollars(reach.price)}"
 
 
 def _memory_bytes(summary: Summary) -> int:
@@ -70,16 +99,26 @@ def _memory_bytes(summary: Summary) -> int:
 
 
 def main_table(comparison: Comparison) -> list[Row]:
-    """Predictions on the scenario's cluster, the fastest that fits first."""
-    ordered = fastest_first(comparison.predicted)
-    best = ordered[0].summary.epoch_s if ordered else 0.0
-    return [_main_row(result, best) for result in ordered]
+    """Predictions on the scenario's cluster: exact methods by their epoch, then approximate ones, then what is too
+    large."""
+    best = best_exact(comparison)
+    best_s = best.summary.epoch_s if best else 0.0
+    more = target_columns(comparison.converged)
+    return [
+        {
+            **_main_row(result, best_s),
+            "best": result is best,
+            "more": [cells.get(result.method, "-") for _, cells in more],
+        }
+        for result in exact_first(comparison.predicted)
+    ]
 
 
 def _main_row(result: MethodResult, best_s: float) -> Row:
     s = result.summary
     return {
         "method": result.method,
+        "kind": str(s.approximation),
         "fits": s.fits,
         "epoch": seconds(s.epoch_s),
         "band": band(s),

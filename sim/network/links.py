@@ -216,8 +216,13 @@ class SharedLinks:
             routes, latency_s = self.stages.table(self.stages.wire, hop.source)
             route = routes[hop.target][routes[hop.target] != NO_LINK]
             loads[route] += hop.num_bytes * self.stages.overhead
-            delays.append(hop.num_steps * float(latency_s[hop.target]))
+            delays.append(self._steps_s(hop, float(latency_s[hop.target])))
         return float((loads / self.flows.capacity).max()) + max(delays)
+
+    def _steps_s(self, hop: Hop, latency_s: float) -> float:
+        """Latencies of a hop's steps: the first is a message's, the others are those of a kernel that is there."""
+        step_s = latency_s if self.stages.step_s is None else self.stages.step_s
+        return latency_s + (hop.num_steps - 1) * step_s
 
     def _hop_stage(self, stage: int, hop: Hop, done: Finish) -> None:
         if stage == self.stages.num:
@@ -233,7 +238,7 @@ class SharedLinks:
 
         def go() -> None:
             self._start(
-                float(latency_s[target]) * (hop.num_steps if on_wire else 1),
+                self._steps_s(hop, float(latency_s[target])) if on_wire else float(latency_s[target]),
                 routes[target : target + 1],
                 np.array([float(size)]),
                 np.array([target]),

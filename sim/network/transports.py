@@ -38,6 +38,7 @@ class Stages(Protocol):
     caps: Floats
     chunk_bytes: float | None  # a message goes through the stages in pieces of this size; none: as a whole
     allreduce: Summing
+    step_s: float | None  # of a collective's steps after the first; none: as that
     one_socket: bool  # an all-reduce queues behind the messages of a pair
     cores: Mapping[Part, tuple[int, float]]  # of shared ones: the link that stands for them, core seconds per byte
 
@@ -83,6 +84,7 @@ class GlooStages:
 
     overhead = 1.0
     allreduce = Summing.RING
+    step_s: float | None = None
 
     def __init__(self, cluster: Cluster, topology: Topology) -> None:
         gloo = settings_of(cluster)
@@ -206,7 +208,7 @@ class NcclStages:
         self._cluster, self._topology, self._latency_s = cluster, topology, nccl.latency_s
         self._hosts: Ints = np.array([cluster.host(rank) for rank in range(cluster.num_ranks)])
         self.overhead = 1 / nccl.efficiency
-        self.allreduce = nccl.allreduce
+        self.allreduce, self.step_s = nccl.allreduce, nccl.step_s
         remote = nccl.remote_bytes_per_s
         self.caps = np.array([] if remote is None else [remote * self.overhead])
         self._tables: dict[int, tuple[Ints, Floats]] = {}

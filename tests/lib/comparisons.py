@@ -27,6 +27,7 @@ EXTRA = {
     "device_memory_bytes": 300,
     "largest_buffers": [["halo", 150]],
     "pinned_host_bytes": 0,
+    "approximation": "exact",
     "staleness": [{"op": "use", "reads": "halo", "ages": [0]}],
 }
 

@@ -1,27 +1,17 @@
-"""What a study of convergence says: an answer in one line, a table that fits a terminal, curves, and a report."""
+"""The table of a study of scores: every case with its test score against the baseline, for docs/scores.md."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
-from pathlib import Path
-from statistics import mean
-from types import MappingProxyType
 from typing import Any
 
-from halocast.base.files import whole_file
-from halocast.reports.figures import Panel, draw_panels
+from halocast.reports.figures import Panel
 from halocast.reports.scores import CaseScores, epochs_of, mean_curve
-from halocast.reports.table import aligned, csv_table, markdown_rows
+from halocast.reports.table import aligned
 
 WIDTH = 80  # of a terminal
 LABEL_WIDTH = 30  # of a case in a terminal; longer ones are wrapped
 MISSING = "-"
-TITLES = MappingProxyType({"weights": "gradient of the weights"})  # of panels, where what is stale needs more words
-NOTE = (
-    "Test score of the evaluated epoch with the best validation score, in points: mean and standard deviation over "
-    "seeds. To base: mean difference to the baseline, seed by seed, and its standard error. Epoch: the selected one, "
-    "on average."
-)
 
 
 def answer(cases: Sequence[CaseScores], within: float) -> str:
@@ -110,16 +100,6 @@ def remarks(cases: Sequence[CaseScores]) -> list[str]:
     ]
 
 
-def seed_records(cases: Sequence[CaseScores]) -> list[dict[str, Any]]:
-    """Every evaluation of every training, in long form."""
-    return [
-        {"case": case.label, **case.chosen, "seed": run.seed, "epoch": epoch + 1, **scores}
-        for case in cases
-        for run in case.seeds
-        for epoch, scores in sorted(run.evaluated.items())
-    ]
-
-
 def score_panels(cases: Sequence[CaseScores], title: str = "", *, top_points: float = 25.0) -> list[Panel]:
     """Mean test scores over epochs; the lowest ones, of the first epochs, are cut off."""
     shown = [case for case in cases if case.seeds]
@@ -137,67 +117,3 @@ def score_panels(cases: Sequence[CaseScores], title: str = "", *, top_points: fl
             y_range=(max(min(drawn) - 1, max(drawn) - top_points), None),
         )
     ]
-
-
-def error_panels(cases: Sequence[CaseScores]) -> list[Panel]:
-    """Errors of stale rows over epochs, a panel for each thing that is stale; means over seeds."""
-    kinds = dict.fromkeys(curve.what for case in cases for run in case.seeds for curve in run.errors)
-    return [panel for what in kinds for panel in _error_panel(what, _mean_errors(cases, what))]
-
-
-def _mean_errors(cases: Sequence[CaseScores], what: str) -> dict[str, dict[int, float]]:
-    """Mean errors by epoch, by case and layer; rows that are exact after the first epoch are left out."""
-    values: dict[str, dict[int, list[float]]] = {}
-    for case in cases:
-        for curve in (curve for run in case.seeds for curve in run.errors if curve.what == what):
-            name = f"{case.label}, layer {curve.layer}" if curve.layer >= 0 else case.label
-            by_epoch = values.setdefault(name, {})
-            for epoch, value in curve.by_epoch.items():
-                by_epoch.setdefault(epoch, []).append(value)
-    means = {name: {epoch: mean(some) for epoch, some in by_epoch.items()} for name, by_epoch in values.items()}
-    return {name: by_epoch for name, by_epoch in means.items() if any(by_epoch[epoch] for epoch in by_epoch if epoch)}
-
-
-def _error_panel(what: str, errors: Mapping[str, Mapping[int, float]]) -> list[Panel]:
-    epochs = sorted({epoch for by_epoch in errors.values() for epoch in by_epoch})
-    if not epochs:
-        return []
-    curves = {name: [by_epoch.get(epoch, float("nan")) for epoch in epochs] for name, by_epoch in errors.items()}
-    title, label = TITLES.get(what, f"stale {what}"), "‖stale − fresh‖ / ‖fresh‖"
-    return [Panel(title=title, y_label=label, curves=curves, xs=[epoch + 1 for epoch in epochs])]
-
-
-def report_text(cases: Sequence[CaseScores], within: float, scenario: str, figures: Sequence[str]) -> str:
-    """The report in Markdown: the answer, the table, curves, what the search found, and the scenario."""
-    parts = ["# Convergence", answer(cases, within), markdown_rows(score_rows(cases)), *remarks(cases)]
-    parts += [NOTE]
-    parts += [f"![{name.partition('.')[0]}]({name})" for name in figures]
-    parts += _search(cases)
-    parts += ["## Scenario", f"```toml\n{scenario.rstrip()}\n```"]
-    return "\n\n".join(parts) + "\n"
-
-
-def _search(cases: Sequence[CaseScores]) -> list[str]:
-    searched = [case for case in cases if case.trials]
-    if not searched:
-        return []
-    tried = [", ".join(_plain(value) for value in trial.values.values()) for trial in searched[0].trials]
-    rows = [[case.label, *(_points(trial.val) for trial in case.trials)] for case in searched]
-    keys = ", ".join(searched[0].trials[0].values)
-    return [f"## Search: best validation score by {keys}", markdown_rows([["case", *tried], *rows])]
-
-
-def write_report(directory: Path, cases: Sequence[CaseScores], within: float, scenario: str) -> None:
-    """Write report.md, results.csv, curves.csv, curves.png and, where errors were measured, errors.png."""
-    panels = {"curves.png": score_panels(cases), "errors.png": error_panels(cases)}
-    drawn = {name: some for name, some in panels.items() if some}
-    for name, some in drawn.items():
-        draw_panels(directory / name, some)
-    texts = {
-        "results.csv": csv_table([case.flat() for case in cases]),
-        "curves.csv": csv_table(seed_records(cases)),
-        "report.md": report_text(cases, within, scenario, list(drawn)),
-    }
-    for name, text in texts.items():
-        with whole_file(directory / name) as path:
-            path.write_text(text, encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Graphs that come with the package: `loaders.load` finds them by name."""
