@@ -19,13 +19,13 @@ from stand_ins import Curves, best, epochs_to, tell
 from halocast.base.errors import InputError
 from halocast.base.files import whole_file
 from halocast.exec.launch.job import RunSettings
-from halocast.graph import load_card, stand_in
+from halocast.graph import stand_in
 from halocast.reports.table import aligned
 from halocast.study.predict import predict_on
 from halocast.study.published_rows import Row, Setting, read_rows, setting_of, value_of
 from halocast.study.scenario import Scenario, Source
 from halocast.study.training import train_alone, trainable
-from halocast.study.workload import prepare
+from halocast.study.workload import Workload, prepare
 
 METRICS = ("convergence_s", "time_to_accuracy_s", "total_train_s")
 FILES = ("measured.csv", "more.csv")
@@ -48,11 +48,15 @@ def timed(row: Row) -> Timed | None:
     """None where the row names what is not available here; said on stderr."""
     try:
         setting = setting_of(row)
-        prediction = predict_on(prepare(setting.scenario, setting.cluster.num_ranks), setting.cluster)
+        prediction = predict_on(_prepared(setting), setting.cluster)
     except InputError as error:
         tell(f"{row['source']}, {row['dataset']}, {row['method']}: {str(error).partition('; ')[0]}\n")
         return None
     return Timed(row=row, setting=setting, epoch_s=prediction.summary.epoch_s)
+
+
+def _prepared(setting: Setting) -> Workload:
+    return prepare(setting.scenario, setting.cluster.num_ranks, card=setting.card)
 
 
 def groups(data: Path) -> list[list[Row]]:
@@ -72,16 +76,17 @@ def curve(one: Timed, args: argparse.Namespace) -> dict[int, float]:
     known = json.loads(args.results.read_text(encoding="utf-8")) if args.results.exists() else {}
     if key not in known:
         tell(f"{one.row['dataset']}: {one.row['method']} on {num_ranks} ranks\n")
-        found = train_alone(trainable(_trained(setting.scenario, num_ranks, args)))
+        found = train_alone(trainable(_trained(setting, args)))
         known[key] = {str(epoch + 1): scores["val"] for epoch, scores in found.evaluated.items()}
         with whole_file(args.results) as temporary:
             temporary.write_text(json.dumps(known), encoding="utf-8")
     return {int(epochs): score for epochs, score in known[key].items()}
 
 
-def _trained(scenario: Scenario, num_ranks: int, args: argparse.Namespace) -> Scenario:
+def _trained(setting: Setting, args: argparse.Namespace) -> Scenario:
     """The same method and layers, less wide, on a stand-in's file."""
-    card, section = load_card(scenario.graph.dataset), scenario.graph
+    scenario, card, num_ranks = setting.scenario, setting.card, setting.cluster.num_ranks
+    section = scenario.graph
     nodes = min(args.nodes, card.full.nodes)
     place = args.results.parent / f"stand-in-{card.name}-{nodes}-{num_ranks}-{section.objective}.npz"
     if not place.exists():
@@ -149,13 +154,15 @@ def verdict(name: str, pairs: Sequence[tuple[float, float]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--published", type=Path, default=Path("../shared/published"), help="directory of the rows")
+    parser.add_argument("--sources", nargs="+", help="of rows [all]; five layers of ogbn-products train for minutes")
     parser.add_argument("--nodes", type=int, default=4000, help="of a stand-in")
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--results", type=Path, default=Path("reports-out/published-curves.json"))
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
     heads = ["source", "dataset", "testbed", "method", "published ×", "epochs alone ×", "to target ×", "epochs"]
-    found = [ratio for rows in groups(args.published) for ratio in ratios(rows, args)]
+    chosen = [rows for rows in groups(args.published) if rows[0]["source"] in (args.sources or [rows[0]["source"]])]
+    found = [ratio for rows in chosen for ratio in ratios(rows, args)]
     if not found:
         sys.exit(f"no rows of {', '.join(METRICS)} in {args.published} that can be predicted")
     alone = [(one.published, one.alone) for one in found]

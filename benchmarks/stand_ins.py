@@ -40,7 +40,6 @@ class Effort(NamedTuple):
 GRAPHS = {
     "amazon-computers": Effort(epochs=100, seeds=2),
     "coauthor-physics": Effort(epochs=60, seeds=1),
-    "pubmed": Effort(epochs=100, seeds=2),
 }
 CASES = (
     "vanilla",

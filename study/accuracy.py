@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from halocast.reports.published import PublishedResult, errors_of, order_of, pairs
@@ -31,16 +31,26 @@ AGREES, DISAGREE = 0.1, 0.25  # an epoch within so much of the measured, whose p
 def accuracy(results: Sequence[PublishedResult], evidence: Evidence) -> dict[str, Any]:
     """What the errors of published rows come to; constants chosen from a row's run make it in sample."""
     epochs = [one for one in results if one.row["metric"] == "epoch_s" and one.error is not None]
-    memory = [one for one in results if one.row["metric"] in MEMORY and one.error is not None]
+    memory = once([one for one in results if one.row["metric"] in MEMORY and one.error is not None])
+    settings = once(epochs)
     return {
-        "epoch_s": _apart(epochs),
-        "left_out_by": {axis: errors_of(_untouched(epochs, axis)) for axis in GROUPS},
+        "rows": len(epochs),
+        "epoch_s": _apart(settings),
+        "left_out_by": {axis: errors_of(_untouched(settings, axis)) for axis in GROUPS},
         "order": {name: _order(some) for name, some in _halves(results).items()},
         "coverage": coverage(epochs, evidence),
         "memory": _apart(memory),
         "oom": verdicts(results),
         "cancels": cancelled(results),
     }
+
+
+def once(results: Iterable[PublishedResult]) -> list[PublishedResult]:
+    """A source's settings, each once: repeated measurements count as their mean."""
+    groups: dict[tuple[str, str, str], list[PublishedResult]] = defaultdict(list)
+    for one in results:
+        groups[one.row["source"], one.row["metric"], one.setting].append(one)
+    return [replace(same[0], published=mean(one.published or 0.0 for one in same)) for same in groups.values()]
 
 
 def _halves(results: Iterable[PublishedResult]) -> dict[str, list[PublishedResult]]:
@@ -196,4 +206,4 @@ def verdict_lines(found: Mapping[str, Any]) -> list[str]:
 def _epoch_line(name: str, errors: Mapping[str, Any]) -> str:
     if not errors["num"]:
         return f"{name}: none"
-    return f"{name}: median error {errors['median']:.1%}, lean {errors['lean']:+.1%}, over {errors['num']} rows"
+    return f"{name}: median error {errors['median']:.1%}, lean {errors['lean']:+.1%}, over {errors['num']} settings"

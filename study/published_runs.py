@@ -17,7 +17,7 @@ from halocast.study.published_figures import Figures, tables_of_row
 from halocast.study.published_rows import Row, Setting, setting_of
 from halocast.study.queries import Progress, Query, complete
 from halocast.study.results import ResultFile, Tables
-from halocast.study.version import prediction_version
+from halocast.study.version import figures_version
 
 # A row's columns that a prediction may depend on; the others say what was measured, and where that stands.
 RUN = (
@@ -98,7 +98,7 @@ class Runs:
     def _name(self, row: Row) -> str:
         """The name of a prediction: that of the code, the constants, and all that the setting is made of."""
         setting = self.setting(row)
-        said = [prediction_version(), setting.key, repr(setting.cluster.devices[0]), repr(setting.cluster)]
+        said = [figures_version(), setting.key, repr(setting.cluster.devices[0]), repr(setting.cluster)]
         own = self._asked.own.clusters.get(setting.cluster.name)
         said.append("" if own is None else own.read_text(encoding="utf-8"))
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 
 from halocast.base.errors import InputError
+from halocast.exec.launch.job import Job
 from halocast.reports.scores import ErrorCurve
 from halocast.reports.summary import FoundAges, Scores, StaleError
 from halocast.schedule.order import Moment, list_order
@@ -66,7 +67,7 @@ def train_alone(
     rule = _Patience(patience=patience)
     with on_one_thread():
         timed = train_together(
-            make_job(workload, BACKEND),
+            _job(workload),
             tuple(workload.parts()),
             _order(workload, clock),
             scored=tuple(workload.scored()),
@@ -83,6 +84,12 @@ def train_alone(
         ages=tuple(FoundAges(op=op, reads=buffer, rows_by_age=ages) for (op, buffer), ages in timed.ages.items()),
         errors=error_curves(stale_errors(timed)),
     )
+
+
+def _job(workload: Workload) -> Job:
+    """The job of a training; errors, where they are asked for, are those of rows, which cost next to nothing."""
+    job = make_job(workload, BACKEND)
+    return replace(job, settings=replace(job.settings, fresh_gradients=False))
 
 
 def _require_scores(workload: Workload) -> None:

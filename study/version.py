@@ -24,6 +24,12 @@ TRAINS = (
     "study/workload.py",
     "study/training.py",
 )  # run by a training
+FIGURES = (  # code and constants that figures of published runs are made by: what reports make of them is not among it
+    *("base", "schedule", "graph", "models", "methods", "cluster", "codes", "sim", "calibrate/profile.py"),
+    *("reports/timers.py", "reports/summary.py", "reports/metrics.py", "study/predict.py", "study/workload.py"),
+    *("study/published_figures.py", "study/published_rows.py", "study/published_cards.py", "study/testbeds.py"),
+    *("study/scenario.py", "study/sources.py", "study/sources.toml", "study/codes.py"),
+)
 TRAINED = ("graph", "model", "method", "run", "world")  # sections that a training reads
 RANKS = ("gpus", "hosts", "name", "file")  # keys of [cluster] that may say how many ranks train
 IRRELEVANT = {("run", "timeout_s"), ("graph", "dataset")}  # a file is known by its content, wherever it is
@@ -39,6 +45,14 @@ def prediction_version() -> str:
 def training_version() -> str:
     """A fingerprint of the code that trains."""
     return training_fingerprint_of(Path(str(files("halocast.base"))).parent)
+
+
+@cache
+def figures_version() -> str:
+    """A fingerprint of the code and constants that figures of published runs are made by."""
+    root = Path(str(files("halocast.base"))).parent
+    places = [root / place for place in FIGURES]
+    return _fingerprint(root, [path for path in package_files(root) if any(path.is_relative_to(p) for p in places)])
 
 
 def fingerprint_of(root: Path) -> str:

@@ -83,7 +83,7 @@ def assert_numbers_of_processes(chosen: Case, num_ranks: int, **settings: Any) -
         assert found.evaluated[epoch] == pytest.approx(scores, abs=0 if tolerance < 1e-6 else 0.02)
 
 
-FEW = [case("vanilla"), *(chosen for chosen in MEETING if {"tau", "late_gradients", "interval"} & set(chosen.options))]
+FEW = [case("vanilla"), *(chosen for chosen in MEETING if {"tau", "late_gradients", "average"} & set(chosen.options))]
 
 
 @pytest.mark.parametrize("chosen", MEETING, ids=str)

@@ -99,7 +99,7 @@ def test_lines_and_page_say_the_same_and_the_page_escapes_what_users_gave() -> N
     results = with_bands(results, evidence_of(results))
     summary = summarise_published(results) | {"accuracy": accuracy(results, evidence_of(results))}
     lines = verdict_lines(summary["accuracy"])
-    assert lines[0] == "Epochs in sample: median error 10.0%, lean +10.0%, over 6 rows"
+    assert lines[0] == "Epochs in sample: median error 10.0%, lean +10.0%, over 6 settings"
     page = render_accuracy(results, summary, "halocast 1", "halocast published")
     assert "10.0%" in page
     assert "<img" not in page

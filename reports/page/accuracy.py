@@ -73,7 +73,7 @@ def _facts(results: Sequence[PublishedResult], summary: Mapping[str, Any]) -> li
 def _verdict(summary: Mapping[str, Any]) -> str:
     epochs = summary["accuracy"]["epoch_s"]
     said = [
-        f"{name} {errors['median']:.0%} ({errors['num']} epochs, lean {errors['lean']:+.0%})"
+        f"{name} {errors['median']:.0%} ({errors['num']} settings, lean {errors['lean']:+.0%})"
         for name, errors in (("left out", epochs["left out"]), ("in sample", epochs["in sample"]))
         if errors["num"]
     ]
@@ -98,7 +98,7 @@ def _tile(label: str, value: str, note: str) -> dict[str, str]:
 def _error_tile(label: str, errors: Mapping[str, Any]) -> dict[str, str]:
     if not errors["num"]:
         return _tile(label, "-", "no rows")
-    return _tile(label, f"{errors['median']:.1%}", f"median of {errors['num']}, lean {errors['lean']:+.1%}")
+    return _tile(label, f"{errors['median']:.1%}", f"median of {errors['num']} settings, lean {errors['lean']:+.1%}")
 
 
 def _order_tile(label: str, order: Mapping[str, Any]) -> dict[str, str]:
