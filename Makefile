@@ -21,10 +21,11 @@ pythons:  ## the package alone, without torch, under every Python at hand: insta
 	  (cd $$place && env -u PYTHONPATH venv/bin/python $(CURDIR)/tests/lib/smoke.py) && rm -rf $$place || exit 1; \
 	done
 
-demo: $(VENV)/.ready  ## the main job on the embedded scenario: a table and a report, after a minute of measuring this machine
+demo: $(VENV)/.ready  ## the main job on the embedded scenario: methods predicted, run and trained; a verdict and a report
 	mkdir -p reports-out
 	$(BIN)/halocast calibrate --quick --out reports-out/demo.toml | tail -n 1
-	$(BIN)/halocast compare --execute --scaling 15 --profile reports-out/demo.toml --out reports-out/demo
+	$(BIN)/halocast compare --execute --accuracy --methods vanilla,pipegcn,digest,bns,gnnpipe,psc --scaling 10 \
+	  --profile reports-out/demo.toml --out reports-out/demo
 
 docs: $(VENV)/.ready  ## the pictures of docs/ again, from the embedded scenario (needs chromium)
 	$(BIN)/halocast compare --out reports-out/docs
@@ -52,6 +53,7 @@ slow: $(VENV)/.ready  ## checks that take minutes
 bench: $(VENV)/.ready  ## prints the figures of docs/performance.md and puts them there
 	$(BIN)/python benchmarks/graph_build.py
 	$(BIN)/python benchmarks/exec_overhead.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py overhead
+	$(BIN)/python benchmarks/virtual.py --data $(or $(DATA),../shared/data) | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py virtual
 	$(BIN)/python benchmarks/links.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py links
 	$(BIN)/python benchmarks/scale.py | tee -a /dev/stderr | $(BIN)/python benchmarks/into_docs.py scale
 

@@ -38,7 +38,8 @@ class HostCosts(Checked):
     """Host time of communications, on the thread of their lane, before bytes leave."""
 
     exchange_s: Seconds = 0.0  # of an exchange, however many peers it has
-    message_s: Seconds = 0.0  # of a message: of an exchange for every peer
+    message_s: Seconds = 0.0  # of a message of an exchange, for every peer
+    send_s: Seconds = 0.0  # of a message between two ranks by itself, at either end
     collective_s: Seconds = 0.0  # of a call of a collective
     barrier_s: Seconds = 0.0  # of a barrier
     store_s: Seconds = 0.0  # of a push or a pull

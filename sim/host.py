@@ -46,8 +46,8 @@ def _collective_s(schedule: Schedule, op: Op, host: HostCosts) -> float:
 COSTS: Mapping[Kind, Callable[[Schedule, Op, HostCosts], float]] = MappingProxyType(
     {
         Kind.EXCHANGE: _exchange_s,
-        Kind.SEND: lambda schedule, op, host: host.message_s,
-        Kind.RECV: lambda schedule, op, host: host.message_s,
+        Kind.SEND: lambda schedule, op, host: host.send_s,
+        Kind.RECV: lambda schedule, op, host: host.send_s,
         Kind.PUSH: lambda schedule, op, host: host.store_s,
         Kind.PULL: lambda schedule, op, host: host.store_s,
         **dict.fromkeys(COLLECTIVE, _collective_s),
