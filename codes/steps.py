@@ -77,10 +77,10 @@ def backward_kernels(steps: tuple[LayerStep, ...], at: At) -> Kernels:
 def kept_numel(steps: tuple[LayerStep, ...], at: At, gradients: float) -> int:
     """Numbers that a layer keeps until its backward, beside its output and that one's gradient, which are its
     neighbours' too; states of generators are numbers of four bytes."""
-    made = [(step, _made(step, where)) for step, where in placed(steps, at)]
-    outputs = sum(numel for step, numel in made if not step.again)
+    written = [(step, _made(step, where)) for step, where in placed(steps, at)]
+    outputs = sum(numel for step, numel in written if not step.again)
     states = sum(step.name == "drop" for step in steps) * round(at.state_bytes / 4)
-    rows = round(outputs + gradients * sum(numel for _, numel in made)) - 2 * at.size.num_inner * at.out
+    rows = round(outputs + gradients * sum(numel for _, numel in written)) - 2 * at.size.num_inner * at.out
     return states + max(0, rows)
 
 

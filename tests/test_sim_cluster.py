@@ -92,12 +92,11 @@ def test_a_rate_given_twice_is_refused(tmp_path: Path) -> None:
 
 
 STAGED = Gloo(
-    stream_bytes_per_s=8e8,
+    stream_bytes_per_s=1.3e9,
     host_bytes_per_s=11e9,
     latency_s=8e-5,
-    rank_bytes_per_s=3.4e9,
+    rank_bytes_per_s=5.2e9,
     streams=Streams.PAIR,
-    compute_slowdown=1.45,
 )
 
 
@@ -122,23 +121,23 @@ def test_clusters_of_the_catalogue_are_literally_these() -> None:
         Nic(bytes_per_s=12.5e9, latency_s=3e-6),
         LeafSpine(hosts_per_leaf=2, oversubscription=2.0, latency_s=5e-7),
         STAGED,
-        Nccl(efficiency=0.79, latency_s=2e-5, compute_slowdown=1.2),
+        Nccl(efficiency=0.79, latency_s=2e-5, step_s=5e-6, compute_slowdown=1.2),
     )
     assert joints("a5000-2x4-pcie4-ib200") == (
         Pcie(bytes_per_s=25e9, latency_s=1e-5, devices_per_switch=2, switch_bytes_per_s=50e9, root_bytes_per_s=42e9),
         None,
-        Nic(bytes_per_s=13.125e9, latency_s=3e-6),
+        Nic(bytes_per_s=23e9, latency_s=3e-6, shared=True),
         None,
         STAGED,
-        Nccl(efficiency=0.79, latency_s=2e-5, remote_bytes_per_s=7.2e9, compute_slowdown=1.2),
+        Nccl(efficiency=0.79, latency_s=2e-5, step_s=5e-6, remote_bytes_per_s=7.2e9, compute_slowdown=1.2),
     )
     assert joints("h100-4x8-nvlink-ib400") == (
         Pcie(bytes_per_s=50e9, latency_s=1e-5),
-        Nvlink(bytes_per_s=400e9, latency_s=5e-6),
+        Nvlink(bytes_per_s=450e9, latency_s=5e-6),
         Nic(bytes_per_s=50e9, latency_s=3e-6, per=Per.DEVICE),
         None,
         STAGED,
-        Nccl(efficiency=0.79, latency_s=2e-5, compute_slowdown=1.2),
+        Nccl(efficiency=0.84, latency_s=2e-5, step_s=5e-6, compute_slowdown=1.2),
     )
 
 

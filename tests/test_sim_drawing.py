@@ -18,7 +18,7 @@ host 0
 """,
     "a5000-2x4-pcie4-ib200": """
 network
-└─ host 0..1 x 2: network 13.12 GB/s, 1.5 us
+└─ host 0..1 x 2: network 23 GB/s, 1.5 us
    └─ root 0: pcie 42 GB/s
       └─ pcie switch 0.0..0.1 x 2: pcie 50 GB/s
          └─ gpu 0..1 x 2 (a5000): pcie 25 GB/s, 10 us
@@ -27,7 +27,7 @@ network
 network
 └─ nics 0..3 x 4: network 400 GB/s
    └─ host 0: network 400 GB/s, 1.5 us
-      └─ gpu 0..7 x 8 (h100): pcie 50 GB/s, 10 us; nvlink 400 GB/s, 2.5 us to nvswitch; network 50 GB/s, 1.5 us to nics
+      └─ gpu 0..7 x 8 (h100): pcie 50 GB/s, 10 us; nvlink 450 GB/s, 2.5 us to nvswitch; network 50 GB/s, 1.5 us to nics
 """,
     "mixed-4-hosts-leaf-spine": """
 spine
@@ -42,7 +42,7 @@ spine
 """,
     "v100-32x6": """
 network
-└─ host 0..31 x 32: network 12.5 GB/s, 2.5 us
+└─ host 0..31 x 32: network 0.0625 GB/s, 15 us
    └─ gpu 0..5 x 6 (v100-16): pcie 45 GB/s, 10 us; nvlink 45 GB/s, 5 us to 2 x gpu
 """,
 }
