@@ -146,3 +146,14 @@ def test_shipped_bands_hold_about_eight_of_ten_rows_of_a_group_that_is_left_out(
             if band is not None:
                 inside.append(band.low <= 1 / (1 + one.error) <= band.high)
         assert 0.72 <= np.mean(inside) <= 0.93, axis
+
+
+def test_a_quick_calibration_has_a_wider_band_than_a_whole_one_and_says_why() -> None:
+    known = {"method": "vanilla", "transport": "gloo", "device": "cpu", "code": "halocast", "testbed": "cpu-local"}
+    whole, quick = (band_for(Situation(kind=kind, **known)) for kind in (Sure.CALIBRATED, Sure.QUICK))
+    assert whole is not None
+    assert quick is not None
+    assert quick.low < whole.low
+    assert quick.high > whole.high
+    if Sure.QUICK not in read_evidence():
+        assert quick.evidence.startswith("no run after a quick calibration was measured; twice the band")
