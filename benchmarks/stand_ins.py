@@ -17,6 +17,7 @@ from itertools import combinations
 from math import exp, log
 from pathlib import Path
 from statistics import mean, median
+from typing import NamedTuple
 
 from scores import projected
 
@@ -28,7 +29,19 @@ from halocast.study.cases import parse_case
 from halocast.study.scenario import build_scenario, load_tables
 from halocast.study.training import train_alone, trainable
 
-GRAPHS = ("amazon-computers", "coauthor-physics", "pubmed")
+
+class Effort(NamedTuple):
+    """Of a graph's trainings; as many epochs as it takes to learn it, as many seeds as there is time for."""
+
+    epochs: int
+    seeds: int
+
+
+GRAPHS = {
+    "amazon-computers": Effort(epochs=100, seeds=2),
+    "coauthor-physics": Effort(epochs=60, seeds=1),
+    "pubmed": Effort(epochs=100, seeds=2),
+}
 CASES = (
     "vanilla",
     "pipegcn",
@@ -75,29 +88,39 @@ def card_of(name: str, path: Path) -> Card:
 Curves = tuple[dict[int, float], ...]  # validation scores by epochs done, of every seed
 
 
-def trained(path: Path, other: Path, args: argparse.Namespace) -> dict[str, Curves]:
+def trained(path: Path, other: Path, effort: Effort, results: Path) -> dict[str, Curves]:
     """The curves of all cases on a graph that is trained, `other`, while seconds are those of the one at `path`."""
-    return {case: tuple(_curve(case, seed, path, other, args) for seed in range(args.seeds)) for case in CASES}
+    return {
+        case: tuple(_curve(_Training(case, seed, path, other, effort.epochs), results) for seed in range(effort.seeds))
+        for case in CASES
+    }
 
 
-def _curve(case: str, seed: int, path: Path, other: Path, args: argparse.Namespace) -> dict[int, float]:
+class _Training(NamedTuple):
+    case: str
+    seed: int
+    timed: Path
+    graph: Path  # that is trained
+    epochs: int
+
+    def tables(self, graph: Path) -> dict[str, dict[str, object]]:
+        own = (f"graph.dataset={graph}", f"run.epochs={self.epochs}", f"run.seed={self.seed}")
+        return parse_case(self.case).tables(load_tables(None, [*SETTING, *own]))
+
+
+def _curve(training: _Training, results: Path) -> dict[int, float]:
     """One training, or what the file has of it."""
-    key = json.dumps([case, seed, other.stem, args.epochs, *SETTING])
-    known = json.loads(args.results.read_text(encoding="utf-8")) if args.results.exists() else {}
+    key = json.dumps([training.case, training.seed, training.graph.stem, training.epochs, *SETTING])
+    known = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     if key not in known:
-        tell(f"{other.stem}: {case}, seed {seed}\n")
-        timed, on_other = (_tables(case, graph, seed, args) for graph in (path, other))
-        scenario = trainable(build_scenario(on_other, case))
-        found = train_alone(scenario, clock=timed if FREE in case else None)
+        tell(f"{training.graph.stem}: {training.case}, seed {training.seed}\n")
+        scenario = trainable(build_scenario(training.tables(training.graph), training.case))
+        clock = training.tables(training.timed) if training.case.startswith(FREE) else None
+        found = train_alone(scenario, clock=clock)
         known[key] = {str(epoch + 1): scores["val"] for epoch, scores in found.evaluated.items()}
-        with whole_file(args.results) as temporary:
+        with whole_file(results) as temporary:
             temporary.write_text(json.dumps(known), encoding="utf-8")
     return {int(epochs): score for epochs, score in known[key].items()}
-
-
-def _tables(case: str, graph: Path, seed: int, args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    own = (f"graph.dataset={graph}", f"run.epochs={args.epochs}", f"run.seed={seed}")
-    return parse_case(case).tables(load_tables(None, [*SETTING, *own]))
 
 
 def tell(text: str) -> None:
@@ -198,9 +221,7 @@ def summary(every: Mapping[str, tuple[Mapping[str, Curves], Mapping[str, Curves]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="directory of the graphs (.npz)")
-    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS))
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--graphs", nargs="+", default=list(GRAPHS), choices=list(GRAPHS))
     parser.add_argument("--results", type=Path, default=Path("reports-out/stand-ins.json"))
     args = parser.parse_args()
     args.results.parent.mkdir(parents=True, exist_ok=True)
@@ -211,8 +232,9 @@ def main() -> None:
         graph = stand_in(card, parts=PARTS)
         twin = args.results.parent / f"stand-in-{name}.npz"
         graph.save(twin)
-        every[name] = trained(path, path, args), trained(path, twin, args)
-        shown += show_graph(name, match(card, graph, parts=PARTS), *every[name])
+        real, predicted = (trained(path, other, GRAPHS[name], args.results) for other in (path, twin))
+        every[name] = real, predicted
+        shown += show_graph(name, match(card, graph, parts=PARTS), real, predicted)
     print("\n".join([*shown, *summary(every)]))
 
 

@@ -1,9 +1,9 @@
 """`halocast plan`: the best method, options, machines and number of GPUs for a scenario."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halocast.base.records import require
-from halocast.cli.options import Json, ScenarioFile, Set
+from halocast.cli.options import Json, ScenarioFile, Set, StandIn
 from halocast.cli.output import columns, note, print_json
 from halocast.cli.planned import APPROXIMATE, EXACT, PlanView, lists, plan_text
 from halocast.cli.sweep import Dask, Jobs, Results
 from halocast.reports.figures import TradeOff, draw_front, require_figure
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.choices import AIMS, Aim, Choice, Goal, RankedPlan, pareto
 from halocast.study.plan import Tell, plan
 from halocast.study.scenario import load_scenario
@@ -32,6 +33,12 @@ def plan_command(
     clusters: Annotated[str, typer.Option(help="Comma-separated clusters or files, or all [as [plan] says].")] = "",
     pareto: Annotated[bool, typer.Option("--pareto", help="Also the best trade-offs of time and price.")] = False,
     figure: Annotated[Path | None, typer.Option(help="Draw the trade-offs: .png or .svg.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="Rank by time or price to a validation score: 0.88, or 95% of exact training's."),
+    ] = None,
+    stand_in: StandIn = None,
+    train: Annotated[bool, typer.Option("--train", help="With --target: also train what is not trained yet.")] = False,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Predict every choice that fits.")] = False,
     top: Annotated[int, typer.Option(help="Choices to print of each list.")] = SHOWN,
     results: Results = None,
@@ -42,6 +49,7 @@ def plan_command(
     """Choose a method, its options, machines and number of GPUs; say what does not fit, and why."""
     if figure is not None:
         require_figure(figure)
+    require(target is not None or not (stand_in or train), "--stand-in, --train: need --target")
     require(top >= 1, f"--top {top}: needs to be at least 1")
     chosen = load_scenario(scenario, overrides or ())
     if clusters:
@@ -49,7 +57,17 @@ def plan_command(
         chosen = replace(chosen, plan=replace(chosen.plan, clusters=named))
     goal = Goal(aim=aim, limit_s=limit_s, pareto=pareto or figure is not None)
     with _bar() as tell:
-        ranked = plan(chosen, goal, results=results, jobs=jobs, dask=dask, exhaustive=exhaustive, tell=tell)
+        ranked = plan(
+            chosen,
+            goal,
+            results=results,
+            jobs=jobs,
+            dask=dask,
+            exhaustive=exhaustive,
+            accuracy=None if target is None else Accuracy(target=target, stand_in=stand_in, progress=_silently(tell)),
+            train=train,
+            tell=tell,
+        )
     if json:
         print_json(as_json(ranked))
     else:
@@ -79,10 +97,17 @@ def _bar() -> Iterator[Tell]:
         yield tell
 
 
+def _silently(tell: Tell) -> Callable[[str, int, int], None]:
+    """A bar's teller for work without a best so far."""
+    return lambda what, done, of: tell(what, done, of, "")
+
+
 def as_json(plan: RankedPlan) -> dict[str, Any]:
     return {
         "aim": str(plan.goal.aim),
         "ranks": AIMS[plan.goal.aim],
+        "target": None if plan.target is None else asdict(plan.target),
+        "reached": [choice.candidate.label for choice in plan.reached],
         "exact": [_as_dict(choice) for choice in plan.exact],
         "approximate": [_as_dict(choice) for choice in plan.approximate],
         "one_gpu": plan.single.candidate.label if plan.single else None,
@@ -104,6 +129,7 @@ def _as_dict(choice: Choice) -> dict[str, Any]:
         "sure": str(choice.sure),
         "headroom_bytes": choice.headroom_bytes,
         "ages": choice.ages,
+        **choice.to_target,
         **choice.predicted.plain_figures(),
     }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from halocast.reports.converge.words import dollars, duration, plus_minus
 from halocast.reports.table import age_range, filled, fitted, seconds, size
 from halocast.study.candidates import Candidate
 from halocast.study.choices import Aim, Choice, RankedPlan, best_of_groups, pareto
@@ -27,9 +28,14 @@ RANKS: Mapping[Aim, str] = MappingProxyType(
 EXACT, APPROXIMATE = "exact", "approximate"
 TITLES: Mapping[str, str] = MappingProxyType(
     {
-        EXACT: "Exact methods compute what one GPU computes:",
-        APPROXIMATE: "Approximate methods read stale rows or leave some out, and may need more epochs:",
+        EXACT: "Exact methods compute what one GPU computes",
+        APPROXIMATE: "Approximate methods read stale rows or leave some out, and may need more epochs",
     }
+)
+REACHED = "To the target, where all are equally accurate:"
+UNKNOWN = "; not trained, by epoch alone"
+TO_RANKS: Mapping[Aim, str] = MappingProxyType(
+    {Aim.FASTEST: "predicted seconds", Aim.CHEAPEST: "the predicted price", Aim.FEWEST: "numbers of GPUs on the way"}
 )
 MOST_REASONS = 4
 
@@ -47,10 +53,18 @@ class PlanView:
 def plan_text(plan: RankedPlan, view: PlanView) -> str:
     """The answer, the best of every method and cluster, what was dropped and not tried, what figures do not say."""
     lines = [filled(line, view.width, INDENT) for line in answers(plan, view)]
+    if plan.reached:
+        best = best_of_groups(plan.reached)
+        lines += ["", filled(REACHED, view.width), *_listed(best, view, TO_TARGET)]
     for name, choices in lists(plan):
-        lines += ["", filled(TITLES[name], view.width), *_listed(best_of_groups(choices), view)]
+        rest = [choice for choice in choices if choice.epochs is None]
+        if rest:
+            title = f"{TITLES[name]}{UNKNOWN if plan.reached else ''}:"
+            lines += ["", filled(title, view.width), *_listed(best_of_groups(rest), view, COLUMNS)]
     for name, choices in lists(plan) if view.pareto else ():
-        lines += ["", f"Best trade-offs of time and price, {name}:", _table(pareto(choices), view.width)]
+        columns = TO_TARGET if plan.reached else COLUMNS
+        front = _table(pareto(choices), view.width, columns)
+        lines += ["", f"Best trade-offs of time and price, {name}:", front]
     return "\n".join([*lines, "", *_remarks(plan, view.width)])
 
 
@@ -61,20 +75,42 @@ def lists(plan: RankedPlan) -> Iterator[tuple[str, Sequence[Choice]]]:
 
 def answers(plan: RankedPlan, view: PlanView) -> Iterator[str]:
     """What is ranked, the best of each list, and whether one GPU is enough."""
-    yield (
-        f"Ranks {RANKS[plan.goal.aim]}, not results: accuracy is not known; run "
-        f"`{' '.join(['halocast converge', view.asked]).rstrip()}`."
-    )
+    yield from _ranked(plan, view)
     exact, approximate = plan.best_exact, plan.best_approximate
     yield f"Best exact: {_told(exact)}." if exact else "Best exact: none that is legal and fits."
     if approximate is not None:
-        yield f"Best approximate, by epoch alone: {_told(approximate)}; {_does(approximate)}."
+        how = "by epoch alone" if approximate.epochs is None else "at the same accuracy"
+        yield f"Best approximate, {how}: {_told(approximate)}; {_does(approximate)}."
     yield _one_gpu(plan)
 
 
+def _ranked(plan: RankedPlan, view: PlanView) -> Iterator[str]:
+    """What the choices are ranked by: time or price to a target where trainings tell, else an epoch."""
+    command = " ".join(["halocast converge", view.asked]).rstrip()
+    target = plan.target
+    if target is None:
+        yield f"Ranks {RANKS[plan.goal.aim]}, not results: accuracy is not known; run `{command}`."
+    elif not plan.reached:
+        why = f" ({target.reason})" if target.reason else ""
+        yield f"Ranks {RANKS[plan.goal.aim]}, not results: accuracy is not known{why}; add --train, or run `{command}`."
+    else:
+        known = f"{len(plan.reached)} of {len(plan.choices)} choices"
+        yield f"Ranks {TO_RANKS[plan.goal.aim]} to {target.goal}, as far as trainings tell it: {known}."
+        if target.stands_in:
+            yield f"Scores are of {target.trained}, which stands in for {target.timed}: none is one of {target.timed}."
+
+
 def _told(choice: Choice) -> str:
+    if choice.epochs is not None:
+        return f"{choice.candidate.label}: {_to_target(choice)}"
     price = f", {_price(choice)}" if choice.price is not None else ""
     return f"{choice.candidate.label}: {seconds(choice.epoch_s)} an epoch (likely {_likely(choice)}){price}"
+
+
+def _to_target(choice: Choice) -> str:
+    """Time, epochs, price and test score at the target."""
+    paid = f", {dollars(choice.cost)}" if choice.cost is not None else ""
+    return f"{duration(choice.time_s)} to the target ({choice.epochs:.0f} epochs){paid}, test {_test(choice)}"
 
 
 def _does(choice: Choice) -> str:
@@ -90,18 +126,23 @@ def _one_gpu(plan: RankedPlan) -> str:
         return f"One GPU {_without_one(plan)}."
     if single is best:
         return "One GPU is enough: the best exact choice has one."
-    own = f"{single.candidate.label}: {seconds(single.epoch_s)} an epoch"
+    own = _to_target(single) if single.epochs is not None else f"{seconds(single.epoch_s)} an epoch{_paid(single)}"
     aside = "" if single.exact else f", but not exact: {_does(single)}"
-    return f"One GPU is enough: {own}{_against(single, best) if best else ''}{aside}."
+    return f"One GPU is enough: {single.candidate.label}: {own}{_against(single, best) if best else ''}{aside}."
+
+
+def _paid(choice: Choice) -> str:
+    return f" for {_price(choice)}" if choice.price is not None else ""
 
 
 def _against(single: Choice, best: Choice) -> str:
-    """What one GPU takes beside the best exact choice."""
-    price = f" for {_price(single)}" if single.price is not None else ""
-    times = f"{single.epoch_s / best.epoch_s:.3g} times that of the best exact one" if best.epoch_s else ""
-    if single.price is None or not best.price:
-        return f"{price}, {times}"
-    return f"{price}, {times} at {single.price / best.price:.3g} times its price"
+    """What one GPU takes beside the best exact choice: to the target if that is known of both, else for an epoch."""
+    if (single.epochs is None) is not (best.epochs is None) or not best.time_s:
+        return ""
+    times = f", {single.time_s / best.time_s:.3g} times that of the best exact one"
+    return (
+        times if single.cost is None or not best.cost else f"{times} at {single.cost / best.cost:.3g} times its price"
+    )
 
 
 def _without_one(plan: RankedPlan) -> str:
@@ -114,8 +155,8 @@ def _without_one(plan: RankedPlan) -> str:
     return f"is not enough: {reasons[0]}" if reasons else "is none of the choices ([plan] gpus)"
 
 
-def _listed(best: Sequence[Choice], view: PlanView) -> Iterator[str]:
-    yield _table(best[: view.top], view.width)
+def _listed(best: Sequence[Choice], view: PlanView, columns: "Sequence[_Column]") -> Iterator[str]:
+    yield _table(best[: view.top], view.width, columns)
     if len(best) > view.top:
         yield f"... and {len(best) - view.top} more (--top)"
 
@@ -129,25 +170,47 @@ class _Column:
     cell: Callable[[Choice], str]
 
 
-COLUMNS = (
+PLACE = (
     _Column(name="method", rank=0, cell=lambda choice: choice.candidate.method),
     _Column(name="options", rank=0, cell=lambda choice: choice.candidate.chosen or "-"),
     _Column(name="GPUs", rank=0, cell=lambda choice: str(choice.gpus)),
     _Column(name="on", rank=0, cell=lambda choice: Path(choice.candidate.cluster).stem),
+)
+STALE = _Column(name="stale", rank=2, cell=lambda choice: "-" if choice.exact else age_range(choice.ages))
+SURE = _Column(name="sure", rank=6, cell=lambda choice: str(choice.sure))
+COLUMNS = (
+    *PLACE,
     _Column(name="epoch", rank=0, cell=lambda choice: seconds(choice.epoch_s)),
     _Column(name="likely", rank=4, cell=lambda choice: _likely(choice)),
     _Column(name="exposed", rank=5, cell=lambda choice: seconds(choice.predicted.exposed_comm_s)),
     _Column(name="head-room", rank=3, cell=lambda choice: size(choice.headroom_bytes)),
     _Column(name="price/epoch", rank=1, cell=lambda choice: _price(choice)),
     _Column(name="kind", rank=1, cell=lambda choice: "-" if choice.exact else str(choice.approximation)),
-    _Column(name="stale", rank=2, cell=lambda choice: "-" if choice.exact else age_range(choice.ages)),
-    _Column(name="sure", rank=6, cell=lambda choice: str(choice.sure)),
+    STALE,
+    SURE,
+)
+TO_TARGET = (
+    *PLACE,
+    _Column(name="kind", rank=0, cell=lambda choice: str(choice.approximation)),
+    _Column(name="time", rank=0, cell=lambda choice: duration(choice.time_s)),
+    _Column(name="epochs", rank=2, cell=lambda choice: f"{choice.epochs:.0f}"),
+    _Column(name="epoch", rank=3, cell=lambda choice: seconds(choice.epoch_s)),
+    _Column(name="cost", rank=1, cell=lambda choice: dollars(choice.cost)),
+    _Column(name="test", rank=1, cell=lambda choice: _test(choice)),
+    STALE,
+    SURE,
 )
 
 
-def _table(choices: Sequence[Choice], width: int) -> str:
-    rows = [[str(k), *(column.cell(choice) for column in COLUMNS)] for k, choice in enumerate(choices, 1)]
-    return fitted([["", *(c.name for c in COLUMNS)], *rows], [0, *(c.rank for c in COLUMNS)], width)
+def _table(choices: Sequence[Choice], width: int, columns: Sequence[_Column]) -> str:
+    rows = [[str(k), *(column.cell(choice) for column in columns)] for k, choice in enumerate(choices, 1)]
+    return fitted([["", *(c.name for c in columns)], *rows], [0, *(c.rank for c in columns)], width)
+
+
+def _test(choice: Choice) -> str:
+    """The test score at the target, over seeds."""
+    test = None if choice.reached is None else choice.reached.test
+    return plus_minus(test.mean, test.std) if test else "-"
 
 
 def _likely(choice: Choice) -> str:

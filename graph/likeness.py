@@ -90,7 +90,7 @@ def match(card: Card, graph: Graph, *, parts: int, objective: str = "vol", induc
         pairs["homophily"] = (wanted.homophily, homophily(graph), card.homophily is not None)
         pairs["feature_score"] = (wanted_score(card, largest), score, card.feature_score is not None)
     figures = (
-        Likeness(figure=name, wanted=one, got=other, tolerance=TOLERANCES[name], known=known)
-        for name, (one, other, known) in pairs.items()
+        Likeness(figure=name, wanted=said_value, got=got_value, tolerance=TOLERANCES[name], known=known)
+        for name, (said_value, got_value, known) in pairs.items()
     )
     return Match(card=said, stand_in=got, figures=tuple(figures))

@@ -1,4 +1,4 @@
-"""What a stand-in is made of: the figures it is to have, the knobs that give it those, and the making."""
+"""The recipe of a stand-in: the figures it is to have, the knobs that give it those, and the making."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Recipe:
     """The figures a stand-in is to have; where the card does not tell one, a usual one."""
 
     name: str
@@ -54,7 +54,7 @@ class Skeleton(NamedTuple):
     labels: Ints
 
 
-def skeleton(wanted: Wanted, knobs: Knobs, seed: int) -> Skeleton:
+def skeleton(wanted: Recipe, knobs: Knobs, seed: int) -> Skeleton:
     """Edges and classes. Nodes lie on a line, of which communities and classes are stretches, each in its own way."""
     rng = np.random.default_rng((seed, STREAM))
     position = rng.permutation(wanted.nodes)
@@ -67,7 +67,7 @@ def skeleton(wanted: Wanted, knobs: Knobs, seed: int) -> Skeleton:
     return Skeleton(keys, flipped(places.group, _label_noise(wanted, keys, places.group), rng))
 
 
-def degree_sequence(wanted: Wanted, rng: np.random.Generator) -> Ints:
+def degree_sequence(wanted: Recipe, rng: np.random.Generator) -> Ints:
     """Degrees by a lognormal law, in random order and with an even sum; at least 1.
 
     The law's sigma is chosen so that the rounded and bounded degrees have the one that is wanted.
@@ -85,7 +85,7 @@ def degree_sequence(wanted: Wanted, rng: np.random.Generator) -> Ints:
     return rng.permutation(degrees)
 
 
-def _law(wanted: Wanted, sigma: float) -> Reals:
+def _law(wanted: Recipe, sigma: float) -> Reals:
     """The law's quantiles from 1 to the largest degree, with the mean that is wanted."""
     quantiles: Reals = np.exp(sigma * ndtri((np.arange(wanted.nodes) + 0.5) / wanted.nodes))
     most = min(wanted.nodes - 1, max(wanted.nodes / HUB, 4 * wanted.degree))
@@ -96,7 +96,7 @@ def _law(wanted: Wanted, sigma: float) -> Reals:
     return law
 
 
-def _label_noise(wanted: Wanted, keys: Ints, group: Ints) -> float:
+def _label_noise(wanted: Recipe, keys: Ints, group: Ints) -> float:
     """The share of nodes that exchange labels so that as many edges as wanted join nodes of one label."""
     if wanted.multilabel:
         return LABEL_NOISE
@@ -116,7 +116,7 @@ class Lesson(NamedTuple):
     test: Mask
 
 
-def make_task(wanted: Wanted, classes: Ints, signal: float, seed: int) -> Lesson:
+def make_task(wanted: Recipe, classes: Ints, signal: float, seed: int) -> Lesson:
     """Features, labels and masks of nodes of these classes."""
     rng = np.random.default_rng((seed, STREAM, 1))
     masks = split(classes, wanted.train_share, rng)
@@ -124,7 +124,7 @@ def make_task(wanted: Wanted, classes: Ints, signal: float, seed: int) -> Lesson
     return Lesson(make_features(classes, wanted.features, signal, rng), labels, *masks)
 
 
-def make_graph(wanted: Wanted, knobs: Knobs, seed: int) -> Graph:
+def make_graph(wanted: Recipe, knobs: Knobs, seed: int) -> Graph:
     """The whole graph."""
     keys, classes = skeleton(wanted, knobs, seed)
     lesson = make_task(wanted, classes, knobs.signal, seed)

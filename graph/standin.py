@@ -20,7 +20,7 @@ from halocast.graph.card import Card, card_volume
 from halocast.graph.graph import Graph, Reals, induced
 from halocast.graph.halo import from_card
 from halocast.graph.partition import assign
-from halocast.graph.recipe import Knobs, Wanted, make_graph, make_task, skeleton
+from halocast.graph.recipe import Knobs, Recipe, make_graph, make_task, skeleton
 from halocast.graph.sizes import sizes_of_graph
 from halocast.graph.task import linear_score
 
@@ -82,13 +82,13 @@ def stand_in(
     return make_graph(wanted, knobs, seed)
 
 
-def wanted_of(request: Request) -> Wanted:
+def wanted_of(request: Request) -> Recipe:
     """The figures a stand-in is to have, bounded by what trains here."""
     card, nodes, parts = request.card, request.nodes, request.parts
     _check(request)
     card = card.cut() if request.objective == "cut" else card
     seen = card.training_graph(inductive=request.inductive)
-    return Wanted(
+    return Recipe(
         name=f"stand-in for {card.name}",
         nodes=nodes,
         degree=min(card.full.mean_degree, MOST_DEGREE, nodes / (4 * parts)),
@@ -131,7 +131,7 @@ def _cut_share(card: Card, request: Request) -> float:
     return float(cut.sum()) / (graph.edges - graph.nodes)
 
 
-def find_knobs(wanted: Wanted, request: Request) -> Knobs:
+def find_knobs(wanted: Recipe, request: Request) -> Knobs:
     """Turn the knobs until the figures are those wanted, or as near as they come."""
     best = (np.inf, _start(wanted, request))
     for part in NEARER:
@@ -142,7 +142,7 @@ def find_knobs(wanted: Wanted, request: Request) -> Knobs:
     return replace(best[1], signal=_signal(wanted, best[1], request))
 
 
-def _start(wanted: Wanted, request: Request) -> Knobs:
+def _start(wanted: Recipe, request: Request) -> Knobs:
     """Few enough communities that what does not fit into them is no more than is to be cut."""
     for each in (4, 2, 1):
         knobs = Knobs(
@@ -157,7 +157,7 @@ def _start(wanted: Wanted, request: Request) -> Knobs:
     return knobs
 
 
-def _turned(knobs: Knobs, wanted: Wanted, request: Request) -> tuple[float, Knobs]:
+def _turned(knobs: Knobs, wanted: Recipe, request: Request) -> tuple[float, Knobs]:
     """Broyden's method in logarithms, bounded: the best of all turns, and how bad it is."""
     slopes = np.array(SLOPES)
     at = np.clip(np.log([knobs.stubs, knobs.partners]), LOW, HIGH)
@@ -188,13 +188,13 @@ def _badness(misses: Reals) -> float:
     return float(abs(misses[0]) + 0.25 * abs(misses[1]))
 
 
-def _misses(knobs: Knobs, wanted: Wanted, request: Request) -> Reals:
+def _misses(knobs: Knobs, wanted: Recipe, request: Request) -> Reals:
     """Logs of halo ratio and cut share of METIS parts over those wanted."""
     graph = make_graph(replace(wanted, features=1), knobs, request.seed)
     seen = induced(graph, graph.train_mask) if request.inductive else graph
-    found = sizes_of_graph(seen, assign(seen, wanted.parts, objective=request.objective, cache=False))
+    sizes = sizes_of_graph(seen, assign(seen, wanted.parts, objective=request.objective, cache=False))
     least = 1e-6  # a graph that falls apart has none
-    return np.log([found.halo_ratio / wanted.halo_ratio + least, (found.cut_share or 0) / wanted.cut_share + least])
+    return np.log([sizes.halo_ratio / wanted.halo_ratio + least, (sizes.cut_share or 0) / wanted.cut_share + least])
 
 
 def wanted_score(card: Card, largest: float) -> float:
@@ -202,10 +202,11 @@ def wanted_score(card: Card, largest: float) -> float:
     return largest + USUAL_FEATURE_SCORE * (1 - largest) if card.feature_score is None else card.feature_score
 
 
-def _signal(wanted: Wanted, knobs: Knobs, request: Request) -> float:
-    """The strength of features at which a linear classifier scores on them what is wanted."""
-    if wanted.multilabel:
-        return knobs.signal
+def _signal(wanted: Recipe, knobs: Knobs, request: Request) -> float:
+    """The strength of features at which a linear classifier of classes scores on them what is wanted.
+
+    Nodes with several labels have one class all the same, which decides those.
+    """
     wanted = replace(wanted, features=min(wanted.features, FEATURES_TRIED))
     labels = skeleton(wanted, knobs, request.seed).labels
     score = wanted_score(request.card, float(np.bincount(labels).max()) / wanted.nodes)

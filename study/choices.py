@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from halocast.base.records import require
+from halocast.reports.converge.targets import Reached
 from halocast.reports.summary import Summary
 from halocast.schedule.approximation import Approximation
 from halocast.study.bands import Sure, sure_of
@@ -22,7 +23,7 @@ NONE = float("inf")
 
 
 class Aim(StrEnum):
-    """The figure of an epoch that is to be small."""
+    """The figure that is to be small: of an epoch, or of all epochs to a target where these are known."""
 
     FASTEST = "fastest"  # seconds
     CHEAPEST = "cheapest"
@@ -36,6 +37,7 @@ class Choice:
     candidate: Candidate
     screened: Screened
     figures: Summary | None = None
+    reached: Reached | None = None  # the target of the plan, if there is one and trainings tell of it
 
     @property
     def epoch_s(self) -> float:
@@ -55,6 +57,22 @@ class Choice:
         return None if rate is None else rate * self.epoch_s
 
     @property
+    def epochs(self) -> float | None:
+        """How many it needs to the target, where that is known."""
+        return None if self.reached is None else self.reached.epochs
+
+    @property
+    def time_s(self) -> float:
+        """To the target, where that is known, else of an epoch."""
+        return self.epoch_s * (1.0 if self.epochs is None else self.epochs)
+
+    @property
+    def cost(self) -> float | None:
+        """The price of that time; None where the cluster has none."""
+        rate = self.screened.price_per_s
+        return None if rate is None else rate * self.time_s
+
+    @property
     def gpus(self) -> int:
         return self.candidate.gpus
 
@@ -68,9 +86,9 @@ class Choice:
         return self.approximation is Approximation.EXACT
 
     @property
-    def kind(self) -> tuple[bool, bool]:
-        """The choices it is compared with: exact ones or not, on one GPU or on several."""
-        return self.exact, self.gpus == 1
+    def kind(self) -> tuple[bool, ...]:
+        """The choices it is compared with: with a time to the target or not, exact or not, on one GPU or on several."""
+        return self.epochs is not None, self.exact, self.gpus == 1
 
     @property
     def headroom_bytes(self) -> int:
@@ -100,7 +118,16 @@ class Choice:
         """A row of the plan's table: what is chosen, and its figures."""
         chosen = {"label": self.candidate.label, **self.candidate.options, "sure": str(self.sure)}
         known = {"headroom_bytes": self.headroom_bytes, "price": self.price}
-        return {**chosen, **self.predicted.plain_figures(), **known}
+        return {**chosen, **self.predicted.plain_figures(), **known, **self.to_target}
+
+    @property
+    def to_target(self) -> dict[str, Any]:
+        """The figures of its way to the target; none where it is not known."""
+        if self.reached is None or self.epochs is None:
+            return {}
+        test = self.reached.test
+        figures = {"target_epochs": self.epochs, "target_s": self.time_s, "target_price": self.cost}
+        return {**figures, "target_test": test and test.mean, "target_test_std": test and test.std}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +146,8 @@ class Goal:
         require(legal, f"limit_s = {self.limit_s}: needs to be above 0")
 
     def rank(self, choice: Choice) -> tuple[float, ...]:
-        return RANKS[self.aim](choice)
+        """The rank of a choice; those whose time to the target is known come before the others."""
+        return float(choice.epochs is None), *RANKS[self.aim](choice)
 
     def allows(self, choice: Choice) -> bool:
         return (self.limit_s is None or choice.epoch_s <= self.limit_s) and not self.too_stale(choice)
@@ -133,16 +161,32 @@ class Goal:
 
 def _cheapest(choice: Choice) -> tuple[float, ...]:
     """Rank a choice by its price; those without one come last."""
-    return (NONE if choice.price is None else choice.price, choice.epoch_s)
+    return (NONE if choice.cost is None else choice.cost, choice.time_s)
 
 
 RANKS: Mapping[Aim, Callable[[Choice], tuple[float, ...]]] = MappingProxyType(
     {
-        Aim.FASTEST: lambda choice: (choice.epoch_s,),
+        Aim.FASTEST: lambda choice: (choice.time_s,),
         Aim.CHEAPEST: _cheapest,
-        Aim.FEWEST: lambda choice: (choice.gpus, choice.epoch_s),
+        Aim.FEWEST: lambda choice: (choice.gpus, choice.time_s),
     }
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTarget:
+    """The target of a plan: what trainings tell of it, or why they tell nothing."""
+
+    goal: str = ""  # in words
+    score: float | None = None  # on validation
+    trained: str = ""  # the graph that scores are of
+    timed: str = ""
+    reason: str = ""
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether scores are of another graph than the seconds."""
+        return self.trained != self.timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -157,6 +201,12 @@ class RankedPlan(Showable):
     dropped: tuple[tuple[Candidate, str], ...]  # not legal, too large, or the same as another, and why
     hopeless: tuple[Choice, ...]  # not simulated: their bounds show that they are not better
     goal: Goal
+    target: PlanTarget | None = None  # that was asked for, and what trainings tell of it
+
+    @property
+    def reached(self) -> list[Choice]:
+        """The choices whose time to the target is known, exact or not, in one order: they end equally accurate."""
+        return sorted((c for c in self.choices if c.epochs is not None), key=self.goal.rank)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -188,9 +238,9 @@ class RankedPlan(Showable):
         """A row per predicted choice, exact ones first, the best of each list first."""
         return [choice.record() for choice in self.choices]
 
-    def best_by(self, what: Callable[[Candidate], str]) -> dict[tuple[str, bool, bool], Choice]:
+    def best_by(self, what: Callable[[Candidate], str]) -> dict[tuple[object, ...], Choice]:
         """The best choice of each method, or on each cluster, of every kind."""
-        best: dict[tuple[str, bool, bool], Choice] = {}
+        best: dict[tuple[object, ...], Choice] = {}
         for choice in self.choices:
             best.setdefault((what(choice.candidate), *choice.kind), choice)
         return best
@@ -215,8 +265,11 @@ def best_of_groups(choices: Iterable[Choice]) -> list[Choice]:
 
 
 def pareto(choices: Iterable[Choice]) -> list[Choice]:
-    """Choices with a price that no other beats in both time and price, the fastest first."""
-    priced = [(choice.epoch_s, choice.price, choice) for choice in choices if choice.price is not None]
+    """Choices with a price that no other beats in both time and price, the fastest first: to the target, where that is
+    known of some, else of an epoch."""
+    some = list(choices)
+    known = [choice for choice in some if choice.epochs is not None] or some
+    priced = [(choice.time_s, choice.cost, choice) for choice in known if choice.cost is not None]
     front, cheapest = [], NONE
     for _, price, choice in sorted(priced, key=lambda item: item[:2]):
         if price < cheapest:

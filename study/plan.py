@@ -13,8 +13,10 @@ from pathlib import Path
 from halocast.base.errors import InputError
 from halocast.methods import METHODS
 from halocast.reports.summary import MemoryFigures, from_flat
+from halocast.study.asked_accuracy import Accuracy
 from halocast.study.candidates import Candidate, candidates
 from halocast.study.choices import Choice, Goal, RankedPlan, pareto
+from halocast.study.known import Known, learn
 from halocast.study.pool import Pool, open_pool
 from halocast.study.predictor import SCREEN
 from halocast.study.queries import complete, query_of
@@ -26,6 +28,7 @@ from halocast.study.sweep import result_path
 Tell = Callable[[str, int, int, str], None]  # what is done, how many, of how many, the best so far
 Group = tuple[object, ...]
 SAME = "does the same as"
+Ask = Callable[[Sequence[Choice]], Known | None]
 
 
 def find_plan(
@@ -35,12 +38,18 @@ def find_plan(
     pool: Pool,
     *,
     exhaustive: bool = False,
+    ask: Ask = lambda choices: None,
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
-    """Screen all candidates, then predict those that may be the best of their group, or all of them."""
+    """Screen all candidates, then predict those that may be the best of their group, or all of them.
+
+    `ask` is asked what trainings tell of the choices that fit.
+    """
     screened, dropped = _screen(listed, file, pool, tell)
     screened, same = _different(screened)
-    dropped += same
+    known = ask(screened) if screened else None
+    screened, missed = known.told(screened) if known else (screened, [])
+    dropped += same + missed
     search = _Search(goal, file, pool, tell, exhaustive)
     search.run([choice for choice in screened if goal.allows(choice)])
     too_slow = [choice for choice in screened if not goal.allows(choice)]
@@ -57,6 +66,7 @@ def find_plan(
         dropped=tuple(dropped),
         hopeless=(*search.hopeless, *too_slow),
         goal=goal,
+        target=known.target if known else None,
     )
 
 
@@ -152,7 +162,7 @@ class _Search:
 
     def _like(self, choice: Choice) -> list[Choice]:
         """What is predicted already of the list that a choice would be in."""
-        return [done for done in self.done if done.exact is choice.exact]
+        return [done for done in self.done if done.kind[:2] == choice.kind[:2]]
 
     def _note(self, choice: Choice) -> None:
         """Keep the best rank of the choice's method, of its cluster, and of both together."""
@@ -184,7 +194,7 @@ class _Search:
         if not allowed:
             return ""
         best = min(allowed, key=lambda choice: (not choice.exact, self._goal.rank(choice)))
-        return f"{best.candidate.label}: {best.epoch_s:.3g} s"
+        return f"{best.candidate.label}: {best.epoch_s:.3g} s an epoch"
 
 
 def _groups(choice: Choice) -> tuple[Group, Group, Group]:
@@ -207,14 +217,21 @@ def plan(
     jobs: int | None = None,
     dask: str | None = None,
     exhaustive: bool = False,
+    accuracy: Accuracy | None = None,
+    train: bool = False,
     tell: Tell = lambda what, done, of, best: None,
 ) -> RankedPlan:
     """The best of all that a scenario's [plan] allows, ranked.
 
     Choices that do not fit in memory are dropped with the reason. Without `exhaustive` a choice is predicted only if
-    its bound leaves it a chance to be the best of its method and cluster.
+    its bound leaves it a chance to be the best of its method and cluster. With `accuracy` choices are ranked by their
+    time or price to its target where trainings that are kept tell how many epochs they need; with `train` all are.
     """
     listed = candidates(scenario)
+
+    def ask(choices: Sequence[Choice]) -> Known | None:
+        return None if accuracy is None else learn(scenario, choices, accuracy, train=train)
+
     bounded = replace(goal, max_staleness=scenario.plan.max_staleness)
     with result_path(results) as path, ResultFile(path) as file, open_pool(jobs, dask) as pool:
-        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, tell=tell)
+        return find_plan(listed, bounded, file, pool, exhaustive=exhaustive, ask=ask, tell=tell)

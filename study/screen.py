@@ -9,6 +9,7 @@ from halocast.codes.implementation import BARE, Implementation
 from halocast.reports.summary import MemoryFigures
 from halocast.schedule.approximation import Approximation, approximation_of
 from halocast.schedule.ir import Lane, Schedule
+from halocast.schedule.races import order_matters
 from halocast.schedule.text import format_schedule
 from halocast.sim.cost import op_times
 from halocast.sim.lower import lower
@@ -30,6 +31,7 @@ class Screened:
     price_per_s: float | None  # none where the cluster has no price
     memory: MemoryFigures
     approximation: Approximation
+    order_matters: bool  # whether what a training learns depends on the order of events, and so on the machine
     fingerprint: str  # of the schedule: what has the same does the same, whatever its method is called
 
 
@@ -45,6 +47,7 @@ def screen(scenario: Scenario) -> Screened:
         price_per_s=None if cluster.price is None else cluster.price.per_host_hour * cluster.num_hosts / 3600,
         memory=memory_figures(schedule, cluster, code),
         approximation=approximation_of(workload.schedule),
+        order_matters=order_matters(workload.schedule),
         fingerprint=fingerprint(workload.schedule),
     )
 

@@ -121,7 +121,7 @@ def test_every_printed_block_has_one_home_and_a_target_of_the_makefile_that_fill
     assert homes == {
         "plan": "README.md",
         **dict.fromkeys(("calibrate", "validate", "grid", "unseen", "published"), "accuracy.md"),
-        **dict.fromkeys(("overhead", "links", "scale"), "performance.md"),
+        **dict.fromkeys(("overhead", "virtual", "links", "scale"), "performance.md"),
         "scores": "scores.md",
         **dict.fromkeys(("standins", "curves"), "stand-ins.md"),
     }

@@ -26,7 +26,9 @@ from halocast.exec.launch.job import Job
 from halocast.exec.launch.local import Run, execute
 from halocast.exec.run.outcome import Outcome
 from halocast.exec.run.together import Together, train_together
+from halocast.exec.transport.inside import Inside, Post
 from halocast.exec.transport.inside_channel import Given
+from halocast.exec.transport.link import Call, drain
 from halocast.graph import build_parts, from_parts
 from halocast.graph.graph import induced
 from halocast.graph.partition import extended
@@ -41,8 +43,7 @@ from halocast.sim.engine import moments, simulate
 from halocast.sim.world import PERFECT, World
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
-from sar import Options as SarOptions  # it is no part of the package
-from sar import sar
+import sar  # type: ignore[import-not-found]  # it is no part of the package
 
 CLUSTERS = ("rtx2080ti-x10-pcie3", "a5000-2x4-pcie4-ib200")
 
@@ -145,9 +146,20 @@ def test_groups_sum_share_out_join_and_pass_on_as_processes_do(change: Callable[
 def test_layers_in_pieces_have_the_numbers_of_a_process_per_rank() -> None:
     """Each piece draws its dropout again on the way back."""
     job, parts = case("vanilla").job(4)
-    schedule = check(sar(from_parts(parts), job.spec, SarOptions(ahead=1), Numbers.FLOAT64))
+    schedule = check(sar.sar(from_parts(parts), job.spec, sar.Options(ahead=1), Numbers.FLOAT64))
     job = replace(job, schedule=schedule)
     assert_same(train_together(job, parts, list_order(schedule, EPOCHS)), execute(job, parts), 1e-12)
+
+
+@pytest.mark.parametrize("chosen", [case("pipegcn-gf", gamma=0.5), case("gnnpipe", freeze=2)], ids=str)
+def test_errors_of_rows_are_the_same_without_those_of_gradients(chosen: Case) -> None:
+    job, parts = chosen.job(2, errors=True)
+    rows_only = replace(job, settings=replace(job.settings, fresh_gradients=False))
+    both, rows = (train_together(each, parts, list_order(job.schedule, EPOCHS)) for each in (job, rows_only))
+    assert rows.errors
+    assert rows.errors == tuple(error for error in both.errors if error.what != "weights")
+    assert len(both.errors) == len(rows.errors) + EPOCHS
+    assert rows.weight_hashes == both.weight_hashes
 
 
 def test_one_process_is_the_reference() -> None:
@@ -309,6 +321,17 @@ def test_a_factor_of_zero_leaves_rows_alone_that_another_lane_may_be_sending() -
         ranks.do(moment)
 
 
+def test_a_sum_is_made_in_the_order_of_ranks_whoever_comes_first() -> None:
+    """The second number swallows the first, and the third takes the second away; in another order 1 would be left."""
+    post, values = Post(3), [torch.tensor([number]) for number in (1.0, 1e30, -1e30)]
+    halves = {rank: Inside(rank=rank, post=post).sum(values[rank], Call("sum", 0)) for rank in (2, 0, 1)}
+    for steps in halves.values():
+        next(steps)
+    for rank in (1, 2, 0):
+        drain(halves[rank])
+    assert [value.item() for value in values] == [0.0, 0.0, 0.0]
+
+
 def test_a_moment_of_an_op_that_is_not_there_is_refused() -> None:
     job, parts = case("vanilla").job(2)
     other = case("bns").job(2)[0].schedule.find(0, "rebuild")
@@ -356,6 +379,15 @@ def test_times_are_those_of_the_moments() -> None:
     spans = simulate(job.schedule, cluster, EPOCHS).spans
     steps = [max(s.end_s for s in spans if s.op == "step" and s.epoch == epoch) for epoch in range(EPOCHS)]
     assert [found.times_s[epoch] for epoch in range(EPOCHS)] == steps
+
+
+def test_times_of_ranks_that_run_freely_are_those_of_the_slowest() -> None:
+    job, parts = FREE.job(2, eval_every=1)
+    cluster, slow = load_cluster(CLUSTERS[0], gpus=2), World(speed={0: 0.3})
+    found = train_together(job, parts, moments(job.schedule, cluster, num_epochs=EPOCHS, world=slow))
+    spans = simulate(job.schedule, cluster, EPOCHS, world=slow).all_spans
+    ends = [max(span.end_s for span in spans if span.epoch == epoch and span.rank == 0) for epoch in range(EPOCHS)]
+    assert [found.times_s[epoch] for epoch in range(EPOCHS)] == ends
 
 
 def test_what_is_scored_may_be_another_graph() -> None:

@@ -13,7 +13,7 @@ from halocast.base.errors import InputError
 from halocast.base.files import cache_dir
 from halocast.graph import Card, Graph, Match, TrainGraph, content_hash, load_card, match, stand_in
 from halocast.graph.graph import adjacency
-from halocast.graph.recipe import Knobs, Wanted, make_graph
+from halocast.graph.recipe import Knobs, Recipe, make_graph
 from halocast.graph.standin import Request, find_knobs, wanted_of
 from halocast.graph.task import class_sizes, linear_score, split
 from halocast.graph.wiring import Bridges, Places, wire
@@ -111,6 +111,8 @@ def test_an_inductive_stand_in_matches_on_its_train_nodes() -> None:
     graph = stand_in(card, nodes=4000, parts=3, inductive=True)
     found = match(card, graph, parts=3, inductive=True)
     assert graph.multilabel
+    _, classes = np.unique(graph.labels, axis=0, return_inverse=True)  # nodes of a class have the same labels
+    assert 0.4 < linear_score(graph.features, classes, graph.train_mask, graph.test_mask) < 0.8
     assert 0.7 < graph.num_train / 4000 < 0.8
     assert found.stand_in.train_share == 1.0
     assert found.stand_in.halo_ratio == pytest.approx(185_000 / 537_635, rel=0.15)
@@ -124,9 +126,9 @@ def test_another_number_of_parts_may_be_compared() -> None:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> tuple[Wanted, Knobs]:
+def wishes(draw: st.DrawFn) -> tuple[Recipe, Knobs]:
     classes, parts = draw(st.integers(2, 7)), draw(st.integers(2, 4))
-    wanted = Wanted(
+    wanted = Recipe(
         name="any",
         nodes=draw(st.integers(100, 400)),
         degree=draw(st.floats(1.5, 12)),
@@ -152,7 +154,7 @@ def wishes(draw: st.DrawFn) -> tuple[Wanted, Knobs]:
 
 @given(wishes(), st.integers(0, 5))
 @settings(max_examples=60)
-def test_any_knobs_give_a_legal_graph(wish: tuple[Wanted, Knobs], seed: int) -> None:
+def test_any_knobs_give_a_legal_graph(wish: tuple[Recipe, Knobs], seed: int) -> None:
     wanted, knobs = wish
     graph, same = make_graph(wanted, knobs, seed), make_graph(wanted, knobs, seed)
     assert content_hash(graph) == content_hash(same)

@@ -116,6 +116,17 @@ def test_order_matters_where_a_pull_does_not_wait_for_what_it_means() -> None:
     assert order_matters(replace(schedule, ops=tuple(ops)))
 
 
+def test_order_matters_where_a_pull_may_come_before_the_push_that_it_means() -> None:
+    """A pull that waits for its own rank's push only; whatever the other pushes later still waits for it."""
+    schedule = schedule_of("digest", interval=2)
+
+    def hasty(op: Op) -> Op:
+        return replace(op, after=tuple(wait for wait in op.after if wait[0].startswith("push")))
+
+    ops = [hasty(op) if op.kind is Kind.PULL else op for op in schedule.ops]
+    assert order_matters(replace(schedule, ops=tuple(ops)))
+
+
 def test_order_matters_where_the_store_has_room_for_one_epoch_and_two_are_under_way() -> None:
     schedule = schedule_of("digest", interval=1)
     assert num_store_slots(schedule, "store.1") == 2

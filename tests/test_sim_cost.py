@@ -186,7 +186,7 @@ def test_large_kernels_reach_the_stated_fractions_of_the_peaks() -> None:
     a5000, a100 = DEVICES["a5000"], load_device("a100-80")
     cube = (8192, 8192, 8192)
     assert 2 * 8192**3 / seconds("gemm", *cube, device=a5000) == pytest.approx(0.65 * 27.8e12, rel=0.01)
-    assert 2 * 8192**3 / seconds("gemm", *cube, device=a100) == pytest.approx(0.93 * 19.5e12, rel=0.01)
+    assert 2 * 8192**3 / seconds("gemm", *cube, device=a100) == pytest.approx(0.87 * 19.5e12, rel=0.01)
     fast = kernel_seconds(Kernel("gemm", cube, Numbers.TF32), a100)
     assert 2 * 8192**3 / fast == pytest.approx(0.87 * 156e12, rel=0.01)
     assert 8e9 / seconds("elementwise", 10**9, 2, device=a5000) == pytest.approx(0.85 * 768e9, rel=0.01)

@@ -33,7 +33,7 @@ def test_any_change_of_any_file_of_the_package_is_another_version(tmp_path: Path
     root = copy_package(tmp_path)
     before, names = fingerprint_of(root), [str(path.relative_to(root)) for path in package_files(root)]
     assert set(MISSED_ONCE) < set(names)
-    assert "study/accuracy.csv" in names
+    assert "study/evidence.csv" in names
     assert "study/scenarios/demo.toml" in names
     seen = {before}
     for name in names:

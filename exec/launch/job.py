@@ -79,7 +79,13 @@ class Settings(RunSettings):
     speed: dict[str, float] = field(default_factory=dict)  # by rank: a straggler's, relative to what it could do
     delays: tuple[Delay, ...] = ()
     delay_seed: int = 0
+    fresh_gradients: bool = True  # with errors, also that of the weights' gradient, which takes an epoch's time more
     audit: bool = False  # hash the weights after every step; keep last gradients, weights and logits
+
+    @property
+    def compares_gradients(self) -> bool:
+        """Whether the gradient of every step is compared with a fresh one."""
+        return self.errors and self.fresh_gradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ def _moves_one(schedule: Schedule, op: Op) -> bool:
 def forward(state: RankState, op: Op, epoch: int) -> int:
     """Run one layer on inner and halo rows, as an autograd graph of its own: its input is a leaf."""
     layer = op.index[0]
-    if state.job.settings.errors:
+    if state.job.settings.compares_gradients:
         state.draws.setdefault(epoch, random_states(state.link.device))
     if pieces.is_piece(state, op):
         done = pieces.forward(state, op, epoch)
@@ -142,10 +142,8 @@ def _scale(state: RankState, layer: int, graph: LocalBlock | None) -> Tensor | N
 
 
 def step(state: RankState, op: Op, epoch: int) -> int:
-    if state.job.settings.errors and isinstance(state, ChunkState):
-        state.later(note_gradient(state, epoch))
-    elif state.job.settings.errors:
-        state.later(note_weights(state, epoch))
+    if state.job.settings.compares_gradients:
+        state.later(note_gradient(state, epoch) if isinstance(state, ChunkState) else note_weights(state, epoch))
     if state.job.settings.audit:
         state.kept_grads.copy_(state.grads)
     state.optimizer.step()

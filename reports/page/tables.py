@@ -5,6 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 from halocast.reports.comparison import Comparison, MethodResult, exact_first
+from halocast.reports.converge.answer import answer
+from halocast.reports.converge.contests import contests
+from halocast.reports.converge.targets import Reached
+from halocast.reports.converge.words import dollars, duration, points
+from halocast.reports.curves import Converged
 from halocast.reports.summary import MemoryFigures, Summary
 from halocast.reports.table import age_range, ages, band, insights, seconds, size
 from halocast.reports.to_target import target_columns
@@ -42,27 +47,51 @@ def _alone(comparison: Comparison) -> list[Row]:
     if not isinstance(alone, Summary) or not comparison.predicted or comparison.predicted[0].summary.ranks == 1:
         return []
     note = "the whole graph" if alone.fits else "the whole graph does not fit"
-    return [{"label": "Epoch, one GPU alone", "method": alone.method, "value": seconds(alone.epoch_s), "note": note}]
+    return [_tile("Epoch, one GPU alone", alone.method, seconds(alone.epoch_s), note)]
 
 
 def tiles(comparison: Comparison) -> list[Row]:
-    """The few figures most readers want, beside the verdict."""
+    """The few figures most readers want, beside the verdict: times to the target where methods were trained."""
     fitting = [r for r in comparison.predicted if r.summary.fits]
     quiet = sorted(fitting, key=lambda r: r.summary.bytes_total)
     least = sorted(comparison.predicted, key=lambda r: _memory_bytes(r.summary))
+    answers: list[tuple[str, list[MethodResult], Callable[[Summary], str], str]] = [
+        ("Least traffic", quiet, lambda s: size(s.bytes_total), "per epoch, all ranks"),
+        ("Least memory", least, lambda s: size(_memory_bytes(s)), "on its fullest device"),
+    ]
+    rest = [_tile(label, some[0].method, value(some[0].summary), note) for label, some, value, note in answers if some]
+    if comparison.converged is not None:
+        return [*_times_to_target(comparison.converged), *rest]
+    return [*_shortest(comparison), *rest, *_alone(comparison)]
+
+
+def _tile(label: str, method: str, value: str, note: str) -> Row:
+    return {"label": label, "method": method, "value": value, "note": note}
+
+
+def _shortest(comparison: Comparison) -> list[Row]:
     exact, approximate = best_exact(comparison), best_approximate(comparison)
-    answers: list[tuple[str, MethodResult | None, Callable[[Summary], str], str]] = [
-        ("Epoch, exact", exact, lambda s: seconds(s.epoch_s), "the shortest that fits"),
-        ("Epoch, approximate", approximate, lambda s: seconds(s.epoch_s), "the shortest, accuracy aside"),
-        ("Least traffic", next(iter(quiet), None), lambda s: size(s.bytes_total), "per epoch, all ranks"),
-        ("Least memory", next(iter(least), None), lambda s: size(_memory_bytes(s)), "on its fullest device"),
+    some = [
+        ("Epoch, exact", exact, "the shortest that fits"),
+        ("Epoch, approximate", approximate, "the shortest, accuracy aside"),
     ]
-    shown = [
-        {"label": label, "method": result.method, "value": value(result.summary), "note": note}
-        for label, result, value, note in answers
-        if result is not None
+    return [_tile(label, r.method, seconds(r.summary.epoch_s), note) for label, r, note in some if r is not None]
+
+
+def _times_to_target(converged: Converged) -> list[Row]:
+    """Tiles of the best exact method, the best approximate one, and one GPU."""
+    first = answer(converged, contests(converged)[0])
+    some = [("exact", first.exact), ("approximate", first.approximate), ("one GPU", first.alone)]
+    to = f"To {points(converged.target)} points"
+    return [
+        _tile(f"{to}, {kind}", reach.curve.label, duration(reach.seconds), f"{reach.epochs:.0f} epochs{_cost(reach)}")
+        for kind, reach in some
+        if reach is not None
     ]
-    return [*shown, *_alone(comparison)]
+
+
+def _cost(reach: Reached) -> str:
+    return "" if reach.price is None else f", {dollars(reach.price)}"
 
 
 def _memory_bytes(summary: Summary) -> int:
