@@ -44,7 +44,7 @@ _LISTS: MappingProxyType[str, Callable[[], list[str]]] = MappingProxyType(
         "devices": lambda: list(list_devices()),
         "codes": lambda: list(list_codes()),
         "scenarios": _scenarios,
-        "constants": lambda: sorted({one.name for one in found_constants()}),
+        "constants": lambda: sorted({constant.name for constant in found_constants()}),
     }
 )
 
@@ -58,12 +58,21 @@ def list_names(what: str) -> dict[str, list[str]]:
 def constants_table(constants: Sequence[Constant]) -> str:
     """A line per constant: its values, where it comes from, and the measured figures that chose it."""
     lines = [("constant", "values", "files", "origin", "fitted on", "provenance")]
-    for one in constants:
-        values = ", ".join(one.values[:MOST_VALUES]) + (", …" if len(one.values) > MOST_VALUES else "")
-        fitted = str(one.num_fitted) if one.num_fitted else "-"
-        lines.append((one.name, values, str(len(one.places)), str(one.origin), fitted, first_sentence(one.why)))
-    chosen = [one for one in constants if one.origin is Origin.FITTED]
-    num_values = sum(len(one.values) for one in chosen)
+    for constant in constants:
+        values = ", ".join(constant.values[:MOST_VALUES]) + (", …" if len(constant.values) > MOST_VALUES else "")
+        fitted = str(constant.num_fitted) if constant.num_fitted else "-"
+        lines.append(
+            (
+                constant.name,
+                values,
+                str(len(constant.places)),
+                str(constant.origin),
+                fitted,
+                first_sentence(constant.why),
+            )
+        )
+    chosen = [constant for constant in constants if constant.origin is Origin.FITTED]
+    num_values = sum(len(constant.values) for constant in chosen)
     said = f"{len(constants)} constants; {len(chosen)} of them were fitted ({num_values} values)."
     return f"{aligned(lines)}\n\n{said}"
 
@@ -105,7 +114,7 @@ def describe(thing: Any, indent: str = "") -> str:
             lines.append(f"{indent}{f.name}:")
             lines += [f"{indent}  {key}:\n{describe(item, indent + '    ')}" for key, item in value.items()]
         elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            counts = {one.name: sum(other == one for other in value) for one in value}
+            counts = {item.name: sum(other == item for other in value) for item in value}
             lines.append(f"{indent}{f.name}: {', '.join(f'{count} × {name}' for name, count in counts.items())}")
         elif value is not None:
             lines.append(f"{indent}{f.name}: {_plain(value)}")

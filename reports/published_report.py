@@ -38,7 +38,7 @@ def write_published(
     results: Sequence[PublishedResult],
     scores: Sequence[ScoreResult],
     summary: dict[str, Any],
-    made: MadeBy,
+    made_by: MadeBy,
 ) -> None:
     """Write the report directory, whole or not at all: page, report.md, a figure, results as CSV and JSON, scores."""
     require_report_place(path)
@@ -47,7 +47,7 @@ def write_published(
         "results.csv": csv_table(rows),
         "scores.csv": csv_table(score_rows),
         "results.json": json.dumps({"rows": rows, "scores": score_rows, "summary": summary}, indent=1),
-        "report.html": render_accuracy(results, summary, made.text, made.command),
+        "report.html": render_accuracy(results, summary, made_by.text, made_by.command),
         "report.md": _markdown(results, summary) + _markdown_scores(scores, summary["scores"]),
     }
     with whole_directory(path) as directory:

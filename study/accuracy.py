@@ -30,14 +30,14 @@ AGREES, DISAGREE = 0.1, 0.25  # an epoch within so much of the measured, whose p
 
 def accuracy(results: Sequence[PublishedResult], evidence: Evidence) -> dict[str, Any]:
     """What the errors of published rows come to; constants chosen from a row's run make it in sample."""
-    epochs = [one for one in results if one.row["metric"] == "epoch_s" and one.error is not None]
-    memory = once([one for one in results if one.row["metric"] in MEMORY and one.error is not None])
+    epochs = [result for result in results if result.row["metric"] == "epoch_s" and result.error is not None]
+    memory = once([result for result in results if result.row["metric"] in MEMORY and result.error is not None])
     settings = once(epochs)
     return {
         "rows": len(epochs),
         "epoch_s": _apart(settings),
         "left_out_by": {axis: errors_of(_untouched(settings, axis)) for axis in GROUPS},
-        "order": {name: _order(some) for name, some in _halves(results).items()},
+        "order": {name: _order(group) for name, group in _halves(results).items()},
         "coverage": coverage(epochs, evidence),
         "memory": _apart(memory),
         "oom": verdicts(results),
@@ -48,36 +48,39 @@ def accuracy(results: Sequence[PublishedResult], evidence: Evidence) -> dict[str
 def once(results: Iterable[PublishedResult]) -> list[PublishedResult]:
     """A source's settings, each once: repeated measurements count as their mean."""
     groups: dict[tuple[str, str, str], list[PublishedResult]] = defaultdict(list)
-    for one in results:
-        groups[one.row["source"], one.row["metric"], one.setting].append(one)
-    return [replace(same[0], published=mean(one.published or 0.0 for one in same)) for same in groups.values()]
+    for result in results:
+        groups[result.row["source"], result.row["metric"], result.setting].append(result)
+    return [
+        replace(repeated[0], published=mean(result.published or 0.0 for result in repeated))
+        for repeated in groups.values()
+    ]
 
 
 def _halves(results: Iterable[PublishedResult]) -> dict[str, list[PublishedResult]]:
-    found: dict[str, list[PublishedResult]] = {"in sample": [], "left out": []}
+    gathered: dict[str, list[PublishedResult]] = {"in sample": [], "left out": []}
     for result in results:
-        found["in sample" if result.in_sample else "left out"].append(result)
-    return found
+        gathered["in sample" if result.in_sample else "left out"].append(result)
+    return gathered
 
 
 def _apart(results: Sequence[PublishedResult]) -> dict[str, Any]:
-    return {name: errors_of(some) for name, some in _halves(results).items()} | {"all": errors_of(results)}
+    return {name: errors_of(group) for name, group in _halves(results).items()} | {"all": errors_of(results)}
 
 
 def _untouched(epochs: Sequence[PublishedResult], axis: str) -> list[PublishedResult]:
     """The rows of groups that no constant was chosen from: no row of the same dataset, model, ... is in sample."""
-    touched = {one.facts[axis] for one in epochs if one.in_sample}
-    return [one for one in epochs if one.facts[axis] not in touched]
+    touched = {result.facts[axis] for result in epochs if result.in_sample}
+    return [result for result in epochs if result.facts[axis] not in touched]
 
 
 def _order(results: Sequence[PublishedResult]) -> dict[str, Any]:
-    found = pairs(results)
-    return order_of(found) | {"clear": order_of([pair for pair in found if pair.clear])}
+    gathered = pairs(results)
+    return order_of(gathered) | {"clear": order_of([pair for pair in gathered if pair.clear])}
 
 
 def with_bands(results: Sequence[PublishedResult], evidence: Evidence) -> list[PublishedResult]:
     """The results with the bands of their epochs, each made without the cases of its own group."""
-    return [replace(one, band=_own_band(one, evidence)) for one in results]
+    return [replace(result, band=_own_band(result, evidence)) for result in results]
 
 
 def _own_band(result: PublishedResult, evidence: Evidence) -> tuple[float, float] | None:
@@ -102,15 +105,15 @@ def coverage(epochs: Sequence[PublishedResult], evidence: Evidence) -> list[dict
 def _covered(epochs: Sequence[PublishedResult], evidence: Evidence, axis: str) -> dict[str, Any]:
     held: dict[str, list[bool]] = defaultdict(list)
     widths = []
-    for one in epochs:
-        band = band_without(one, evidence, axis)
-        if band is not None and one.published is not None and one.predicted is not None:
-            low, high = band.around(one.predicted)
-            cell = " ".join(one.facts[name] for name in ("testbed", "dataset", "model", "method"))
-            held[f"{one.row['source']} {cell}"].append(low <= one.published <= high)
+    for result in epochs:
+        band = band_without(result, evidence, axis)
+        if band is not None and result.published is not None and result.predicted is not None:
+            low, high = band.around(result.predicted)
+            cell = " ".join(result.facts[name] for name in ("testbed", "dataset", "model", "method"))
+            held[f"{result.row['source']} {cell}"].append(low <= result.published <= high)
             widths.append(band.high - 1)
-    shares = [sum(some) / len(some) for some in held.values()]
-    rows = [inside for some in held.values() for inside in some]
+    shares = [sum(group) / len(group) for group in held.values()]
+    rows = [inside for group in held.values() for inside in group]
     return {
         "left_out": axis,
         "rows": len(rows),
@@ -124,19 +127,21 @@ def _covered(epochs: Sequence[PublishedResult], evidence: Evidence, axis: str) -
 def verdicts(results: Iterable[PublishedResult]) -> dict[str, Any]:
     """Whether runs fit in memory, predicted and known: rows that say so, and every run that was measured, so ran."""
     known: dict[str, tuple[bool, bool, PublishedResult]] = {}
-    for one in results:
-        if one.out_of_memory is None:
+    for result in results:
+        if result.out_of_memory is None:
             continue
-        if one.row["metric"] == "oom":
-            known[one.setting] = bool(one.published), one.out_of_memory, one
-        elif one.row["metric"] in RAN:
-            known.setdefault(one.setting, (False, one.out_of_memory, one))
-    found = list(known.values())
+        if result.row["metric"] == "oom":
+            known[result.setting] = bool(result.published), result.out_of_memory, result
+        elif result.row["metric"] in RAN:
+            known.setdefault(result.setting, (False, result.out_of_memory, result))
+    gathered = list(known.values())
     return {
-        "out_of_memory": _right([(was, said) for was, said, _ in found if was]),
-        "ran": _right([(was, said) for was, said, _ in found if not was]),
-        "all": _right([(was, said) for was, said, _ in found]),
-        "wrong": [{**place_of(one), "ran_out": was, "predicted": said} for was, said, one in found if was != said],
+        "out_of_memory": _right([(was, said) for was, said, _ in gathered if was]),
+        "ran": _right([(was, said) for was, said, _ in gathered if not was]),
+        "all": _right([(was, said) for was, said, _ in gathered]),
+        "wrong": [
+            {**place_of(result), "ran_out": was, "predicted": said} for was, said, result in gathered if was != said
+        ],
     }
 
 
@@ -153,15 +158,17 @@ def place_of(result: PublishedResult) -> dict[str, str]:
 def runs_of(results: Iterable[PublishedResult]) -> dict[tuple[str, str], dict[str, PublishedResult]]:
     """The rows of each measured run by metric; those of one table and setting are one run."""
     runs: dict[tuple[str, str], dict[str, PublishedResult]] = defaultdict(dict)
-    for one in results:
-        if one.predicted is not None and one.setting:
-            runs[f"{one.row['source']} {one.row['where']}", one.setting].setdefault(one.row["metric"], one)
+    for result in results:
+        if result.predicted is not None and result.setting:
+            runs[f"{result.row['source']} {result.row['where']}", result.setting].setdefault(
+                result.row["metric"], result
+            )
     return runs
 
 
 def cancelled(results: Iterable[PublishedResult]) -> list[dict[str, Any]]:
     """Runs whose epoch agrees while its parts do not: right for the wrong reasons."""
-    found = []
+    gathered = []
     for run in runs_of(results).values():
         epoch = run.get("epoch_s")
         if epoch is None or epoch.error is None or abs(epoch.error) > AGREES:
@@ -169,37 +176,37 @@ def cancelled(results: Iterable[PublishedResult]) -> list[dict[str, Any]]:
         off = {name: run[name].off_s for name in PARTS if name in run}
         share = sum(map(abs, off.values())) / (epoch.published or 1.0)
         if share > DISAGREE:
-            found.append({**place_of(epoch), "error": epoch.error, "parts": off, "share": share})
-    return sorted(found, key=lambda one: -one["share"])
+            gathered.append({**place_of(epoch), "error": epoch.error, "parts": off, "share": share})
+    return sorted(gathered, key=lambda result: -result["share"])
 
 
-def verdict_lines(found: Mapping[str, Any]) -> list[str]:
+def verdict_lines(sums: Mapping[str, Any]) -> list[str]:
     """What the accuracy of published rows comes to, a line per question."""
-    lines = [_epoch_line("Epochs in sample", found["epoch_s"]["in sample"])]
-    lines.append(_epoch_line("Epochs left out", found["epoch_s"]["left out"]))
+    lines = [_epoch_line("Epochs in sample", sums["epoch_s"]["in sample"])]
+    lines.append(_epoch_line("Epochs left out", sums["epoch_s"]["left out"]))
     lines += [
         _epoch_line(f"  of {axis}s that no constant was chosen from", errors)
-        for axis, errors in found["left_out_by"].items()
+        for axis, errors in sums["left_out_by"].items()
         if errors["num"]
     ]
-    for name, order in found["order"].items():
+    for name, order in sums["order"].items():
         clear = order["clear"]
         if clear["pairs"]:
             share = f"{clear['right']} of {clear['pairs']} ({clear['share']:.0%})"
             lines.append(f"Order of pairs that differ by more than 10 %, {name}: right in {share}")
     lines += [
-        f"Bands of 80 % made without the epoch's own {one['left_out']}: hold {one['held']:.0%} of {one['rows']} epochs "
-        f"({one['held_by_group']:.0%} by group), typically up to {1 + one['width']:.2f} x"
-        for one in found["coverage"]
-        if one["rows"]
+        f"Bands of 80 % made without the epoch's own {covered['left_out']}: hold {covered['held']:.0%} of "
+        f"{covered['rows']} epochs ({covered['held_by_group']:.0%} by group), typically up to {1 + covered['width']:.2f} x"
+        for covered in sums["coverage"]
+        if covered["rows"]
     ]
-    lines += [_epoch_line(f"Memory {name}", found["memory"][name]) for name in ("in sample", "left out")]
-    oom = found["oom"]
+    lines += [_epoch_line(f"Memory {name}", sums["memory"][name]) for name in ("in sample", "left out")]
+    oom = sums["oom"]
     said = ", ".join(
         f"{name.replace('_', ' ')} {oom[name]['right']} of {oom[name]['cases']}" for name in ("out_of_memory", "ran")
     )
     lines.append(f"Verdicts on memory right: {said}")
-    lines.append(f"Epochs that agree while their parts do not: {len(found['cancels'])}")
+    lines.append(f"Epochs that agree while their parts do not: {len(sums['cancels'])}")
     return lines
 
 

@@ -72,7 +72,7 @@ class Band:
         return predicted_s * self.low, predicted_s * self.high
 
 
-GROUPED = tuple(one.name for one in fields(Situation) if one.name not in ("kind", "gpus"))
+GROUPED = tuple(column.name for column in fields(Situation) if column.name not in ("kind", "gpus"))
 # From the narrowest set of cases to the widest: what they have in common with the situation.
 RUNGS: tuple[tuple[str, ...], ...] = (
     ("code", "method", "transport", "device"),
@@ -129,7 +129,7 @@ class Evidence:
             (c.source, c.situation.testbed, c.situation.dataset, c.situation.model, c.situation.method)
             for c in self.cases
         ]
-        return np.unique(np.array([" ".join(one) for one in said]), return_inverse=True)[1].astype(np.int64)
+        return np.unique(np.array([" ".join(cell) for cell in said]), return_inverse=True)[1].astype(np.int64)
 
     def like(self, situation: Situation, axes: Sequence[str]) -> Mask:
         mask = np.ones(len(self.cases), dtype=bool)
@@ -159,9 +159,9 @@ class Evidence:
     @cached_property
     def widenings(self) -> Mapping[str, float]:
         """Widths within which eight of ten cases lie where their own group is left out, by what is left out."""
-        found = {name: self._widening(left) for name, left in self._left_out().items()}
-        inside = found[INSIDE] or 1.0
-        return {name: max(inside, value or inside) for name, value in found.items()}
+        widths = {name: self._widening(left) for name, left in self._left_out().items()}
+        inside = widths[INSIDE] or 1.0
+        return {name: max(inside, value or inside) for name, value in widths.items()}
 
     def _left_out(self) -> dict[str, Callable[[int], Mask]]:
         """For every axis, the cases that are left when the group of a case is taken out."""
@@ -185,8 +185,8 @@ class Evidence:
 
     def new(self, situation: Situation, among: Mask) -> list[str]:
         """What of a situation none of these cases has."""
-        found = [axis for axis in GROUPED if getattr(situation, axis) not in self._columns[axis][among]]
-        return found + ([MORE_GPUS] if among.any() and situation.gpus > int(self._gpus[among].max()) else [])
+        unseen = [axis for axis in GROUPED if getattr(situation, axis) not in self._columns[axis][among]]
+        return unseen + ([MORE_GPUS] if among.any() and situation.gpus > int(self._gpus[among].max()) else [])
 
     def band(self, situation: Situation, among: Mask | None = None) -> Band | None:
         """The band of a prediction, from all cases or some; none where there are too few."""

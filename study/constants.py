@@ -94,8 +94,8 @@ def list_constants() -> list[Constant]:
     """All constants by name, with equal names of several files together."""
     rows = [row for path in own_figures() for row in read_rows(path)]
     by_name: dict[str, list[Found]] = {}
-    for one in found_constants():
-        by_name.setdefault(one.name, []).append(one)
+    for constant in found_constants():
+        by_name.setdefault(constant.name, []).append(constant)
     return [_constant(name, same, rows) for name, same in by_name.items()]
 
 
@@ -103,12 +103,12 @@ def _constant(name: str, same: Sequence[Found], rows: Iterable[Row]) -> Constant
     entry = entry_of(name)
     return Constant(
         name=name,
-        values=tuple(dict.fromkeys(one.value for one in same)),
-        places=tuple(one.place for one in same),
+        values=tuple(dict.fromkeys(constant.value for constant in same)),
+        places=tuple(constant.place for constant in same),
         origin=entry.origin,
         num_fitted=entry.num + sum(_matches(row, entry.rows) for row in rows),
         data=entry.data,
-        why=SHEETS if name.startswith("device.") else next((one.why for one in same if one.why), ""),
+        why=SHEETS if name.startswith("device.") else next((constant.why for constant in same if constant.why), ""),
     )
 
 
@@ -136,7 +136,7 @@ def is_in_sample(row: Row) -> bool:
 
 def _matches(row: Row, chosen: Iterable[Mapping[str, str]]) -> bool:
     """Whether one of the descriptions fits the row: every column that it names has such a value."""
-    return any(all(fnmatchcase(row[key], value) for key, value in one.items()) for one in chosen)
+    return any(all(fnmatchcase(row[key], value) for key, value in columns.items()) for columns in chosen)
 
 
 def found_constants() -> Iterator[Found]:
@@ -180,7 +180,7 @@ def _shown(value: float) -> str:
 
 def _comments(text: str) -> dict[tuple[str, ...], str]:
     """The comment behind each key, or the block above it, which several keys may share."""
-    found: dict[tuple[str, ...], str] = {}
+    gathered: dict[tuple[str, ...], str] = {}
     table: tuple[str, ...] = ()
     block: list[str] = []
     begun = False  # whether the next comment goes on with the block
@@ -193,10 +193,10 @@ def _comments(text: str) -> dict[tuple[str, ...], str]:
         if header := HEADER.match(said):
             table, block = tuple(header[1].split(".")), [header[2]] if header[2] else block
         elif key := KEY.match(said):
-            found[*table, key[1]] = said.partition("  # ")[2] or " ".join(block)
+            gathered[*table, key[1]] = said.partition("  # ")[2] or " ".join(block)
         else:
             block = []
-    return found
+    return gathered
 
 
 def first_sentence(text: str) -> str:

@@ -41,7 +41,7 @@ def read_descriptions(
 def _files(directory: str | Path | None, what: str) -> Mapping[str, Path]:
     if directory is None:
         return NONE
-    found = {path.stem: path.resolve() for path in sorted(Path(directory).glob("*.toml"))}
-    if not found:
+    paths = {path.stem: path.resolve() for path in sorted(Path(directory).glob("*.toml"))}
+    if not paths:
         raise InputError(f"--{what} {directory}: no directory with .toml files")
-    return found
+    return paths

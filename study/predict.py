@@ -70,8 +70,8 @@ def predict(
     """
     cluster = scenario_cluster(scenario)
     workload = prepare(scenario, cluster.num_ranks, graph=graph, say=say)
-    found = predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
-    return replace(found, summary=with_band(found.summary, workload, cluster))
+    prediction = predict_on(workload, cluster, num_epochs=num_epochs, lean=lean, say=say)
+    return replace(prediction, summary=with_band(prediction.summary, workload, cluster))
 
 
 def predict_on(

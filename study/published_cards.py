@@ -53,11 +53,11 @@ def _whole(params: Mapping[str, Any], key: str, card: Card | None) -> int:
 
 def _named(dataset: str, own: Mapping[str, Path]) -> Card | None:
     known, name = _known(own), dataset.lower()
-    found = known.get(name) or known.get(ALIASES.get(name, ""))
-    if found is None:
+    place = known.get(name) or known.get(ALIASES.get(name, ""))
+    if place is None:
         return None
-    path = Path(found)
-    return _load(found, path.stat().st_mtime_ns if path.suffix == ".toml" else 0)
+    path = Path(place)
+    return _load(place, path.stat().st_mtime_ns if path.suffix == ".toml" else 0)
 
 
 def _known(own: Mapping[str, Path]) -> dict[str, str]:

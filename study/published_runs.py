@@ -58,34 +58,37 @@ class Runs:
         key = _run_key(row)
         if key not in self._settings:
             self._settings[key] = _setting_or_error(row, self._asked.own)
-        found = self._settings[key]
-        if isinstance(found, InputError):
-            raise found
-        return found
+        outcome = self._settings[key]
+        if isinstance(outcome, InputError):
+            raise outcome
+        return outcome
 
     def figures(self, row: Row) -> Figures:
         """Every metric of a row that was predicted."""
-        found = self._figures[self.setting(row).key]
-        if isinstance(found, InputError):
-            raise found
-        return found
+        outcome = self._figures[self.setting(row).key]
+        if isinstance(outcome, InputError):
+            raise outcome
+        return outcome
 
     def predict(self, rows: Sequence[Row], progress: Progress) -> None:
         """Predict every run among these rows; which of them cannot be is told when they are asked for."""
         rows_by_key: dict[str, Row] = {}
         for row in rows:
-            found = self._settings.get(_run_key(row)) or _setting_or_error(row, self._asked.own)
-            self._settings[_run_key(row)] = found
-            if isinstance(found, Setting):
-                rows_by_key.setdefault(found.key, row)
-        queries = {key: self._query(row) for key, row in sorted(rows_by_key.items(), key=lambda one: -_size(one[1]))}
+            outcome = self._settings.get(_run_key(row)) or _setting_or_error(row, self._asked.own)
+            self._settings[_run_key(row)] = outcome
+            if isinstance(outcome, Setting):
+                rows_by_key.setdefault(outcome.key, row)
+        queries = {
+            key: self._query(row)
+            for key, row in sorted(rows_by_key.items(), key=lambda stored_run: -_size(stored_run[1]))
+        }
         path = self._asked.results or cache_dir() / "published.sqlite"
         path.parent.mkdir(parents=True, exist_ok=True)
         with ResultFile(path) as file, self._pool(file, queries) as pool:
             stored = complete(file, queries.values(), pool, progress)
         for key, query in queries.items():
-            one = stored[query.key]
-            self._figures[key] = InputError(one.reason) if one.reason else one.figures
+            stored_run = stored[query.key]
+            self._figures[key] = InputError(stored_run.reason) if stored_run.reason else stored_run.figures
 
     def _pool(self, file: ResultFile, queries: Mapping[str, Query]) -> AbstractContextManager[Pool]:
         missing = len(queries) - len(file.finished([query.key for query in queries.values()]))

@@ -65,8 +65,8 @@ def _description(testbed: str, own: Mapping[str, Path]) -> tuple[str | Path, int
     wider = [name for name in known if words and words < _words(name)]
     for matching in (exact, same, wider):
         if len(matching) == 1:
-            found = known[matching[0]]
-            return found, found.stat().st_mtime_ns if isinstance(found, Path) else 0
+            place = known[matching[0]]
+            return place, place.stat().st_mtime_ns if isinstance(place, Path) else 0
     raise unknown("testbed", testbed, known)
 
 

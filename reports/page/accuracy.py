@@ -17,55 +17,57 @@ PLACE = ("source", "where", "dataset", "train_graph", "model", "layers", "hidden
 # How rows are put together, and in whose words: a row's own, or what the prediction took it for.
 GROUPS: Mapping[str, Callable[[PublishedResult], str]] = MappingProxyType(
     {
-        "source": lambda one: one.row["source"],
-        "implementation": lambda one: one.facts.get("code", ""),
-        "method": lambda one: one.facts.get("method", "") or one.row["method"],
-        "device": lambda one: one.facts.get("device", ""),
-        "graph": lambda one: one.facts.get("dataset", "") or one.row["dataset"],
-        "model": lambda one: one.facts.get("model", "") or one.row["model"],
+        "source": lambda result: result.row["source"],
+        "implementation": lambda result: result.facts.get("code", ""),
+        "method": lambda result: result.facts.get("method", "") or result.row["method"],
+        "device": lambda result: result.facts.get("device", ""),
+        "graph": lambda result: result.facts.get("dataset", "") or result.row["dataset"],
+        "model": lambda result: result.facts.get("model", "") or result.row["model"],
     }
 )
 EPOCH, FLAG = "epoch_s", "oom"
 
 
-def render_accuracy(results: Sequence[PublishedResult], summary: Mapping[str, Any], made: str, command: str) -> str:
+def render_accuracy(results: Sequence[PublishedResult], summary: Mapping[str, Any], version: str, command: str) -> str:
     """The page as HTML."""
     template = environment().from_string(text_of("accuracy.html"))
     return template.render(
-        page=_page(results, summary, made, command),
+        page=_page(results, summary, version, command),
         css=Markup(text_of("report.css") + text_of("accuracy.css")),  # ours, not a user's
         script=Markup(text_of("accuracy.js")),
         data={"runs": runs(results), "groups": list(GROUPS)},
     )
 
 
-def _page(results: Sequence[PublishedResult], summary: Mapping[str, Any], made: str, command: str) -> dict[str, Any]:
-    found = summary["accuracy"]
-    epochs = [one for one in results if one.row["metric"] == EPOCH and one.error is not None]
+def _page(results: Sequence[PublishedResult], summary: Mapping[str, Any], version: str, command: str) -> dict[str, Any]:
+    accuracy = summary["accuracy"]
+    epochs = [result for result in results if result.row["metric"] == EPOCH and result.error is not None]
     return {
-        "made": made,
+        "made": version,
         "command": command,
         "facts": _facts(results, summary),
         "verdict": _verdict(summary),
-        "tiles": _tiles(found),
-        "metrics": sorted({one.row["metric"] for one in results if one.error is not None} - {FLAG}),
+        "tiles": _tiles(accuracy),
+        "metrics": sorted({result.row["metric"] for result in results if result.error is not None} - {FLAG}),
         "tables": {name: _grouped(epochs, said) for name, said in GROUPS.items()},
-        "by_metric": _grouped([one for one in results if one.row["metric"] != FLAG], lambda one: one.row["metric"]),
-        "left_out_by": found["left_out_by"],
-        "coverage": found["coverage"],
-        "oom": found["oom"],
-        "cancels": found["cancels"],
+        "by_metric": _grouped(
+            [result for result in results if result.row["metric"] != FLAG], lambda result: result.row["metric"]
+        ),
+        "left_out_by": accuracy["left_out_by"],
+        "coverage": accuracy["coverage"],
+        "oom": accuracy["oom"],
+        "cancels": accuracy["cancels"],
         "wrong_order": summary["wrong_order"],
         "not_predicted": summary["not_predicted"],
     }
 
 
 def _facts(results: Sequence[PublishedResult], summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    sources = {one.row["source"] for one in results}
+    sources = {result.row["source"] for result in results}
     return [
         ("rows", f"{summary['rows']:,}"),
         ("predicted", f"{summary['predicted']:,}"),
-        ("runs", f"{len({one.setting for one in results if one.setting}):,}"),
+        ("runs", f"{len({result.setting for result in results if result.setting}):,}"),
         ("sources", str(len(sources))),
     ]
 
@@ -80,14 +82,14 @@ def _verdict(summary: Mapping[str, Any]) -> str:
     return f"Median error of an epoch: {'; '.join(said)}." if said else "No epoch could be compared."
 
 
-def _tiles(found: Mapping[str, Any]) -> list[dict[str, str]]:
+def _tiles(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
-        *(_error_tile(f"epochs {name}", found["epoch_s"][name]) for name in ("left out", "in sample")),
-        *(_order_tile(f"order of methods, {name}", order["clear"]) for name, order in found["order"].items()),
-        *(_coverage_tile(one) for one in found["coverage"][:1]),
-        _error_tile("memory, left out", found["memory"]["left out"]),
-        _verdict_tile("out of memory, told", found["oom"]["out_of_memory"]),
-        _verdict_tile("ran, told", found["oom"]["ran"]),
+        *(_error_tile(f"epochs {name}", accuracy["epoch_s"][name]) for name in ("left out", "in sample")),
+        *(_order_tile(f"order of methods, {name}", order["clear"]) for name, order in accuracy["order"].items()),
+        *(_coverage_tile(result) for result in accuracy["coverage"][:1]),
+        _error_tile("memory, left out", accuracy["memory"]["left out"]),
+        _verdict_tile("out of memory, told", accuracy["oom"]["out_of_memory"]),
+        _verdict_tile("ran, told", accuracy["oom"]["ran"]),
     ]
 
 
@@ -119,23 +121,25 @@ def _verdict_tile(label: str, right: Mapping[str, Any]) -> dict[str, str]:
 
 def _grouped(results: Iterable[PublishedResult], said: Callable[[PublishedResult], str]) -> list[dict[str, Any]]:
     groups: dict[str, list[PublishedResult]] = {}
-    for one in results:
-        if one.error is not None:
-            groups.setdefault(said(one) or "not stated", []).append(one)
+    for result in results:
+        if result.error is not None:
+            groups.setdefault(said(result) or "not stated", []).append(result)
     return [_apart(name, groups[name]) for name in sorted(groups)]
 
 
 def _apart(name: str, results: Sequence[PublishedResult]) -> dict[str, Any]:
     """The errors of a group, in sample and left out."""
-    halves = {half: errors_of([one for one in results if one.in_sample is inside]) for half, inside in HALVES.items()}
+    halves = {
+        half: errors_of([result for result in results if result.in_sample is inside]) for half, inside in HALVES.items()
+    }
     return {"name": name, **halves}
 
 
 def epochs_by(results: Sequence[PublishedResult], *axes: str) -> str:
     """Errors of epochs by some axes together, left out and in sample apart, for a terminal."""
-    epochs = [one for one in results if one.row["metric"] == EPOCH]
+    epochs = [result for result in results if result.row["metric"] == EPOCH]
     lines = [(*axes, *(f"{name}: {half}" for half in ("left out", "in sample") for name in ("rows", "median", "lean")))]
-    for group in _grouped(epochs, lambda one: SEPARATOR.join(GROUPS[axis](one) or "-" for axis in axes)):
+    for group in _grouped(epochs, lambda result: SEPARATOR.join(GROUPS[axis](result) or "-" for axis in axes)):
         halves = (group[half] for half in HALVES)
         cells = [cell for errors in halves for cell in _cells(errors)]
         lines.append((*group["name"].split(SEPARATOR), *cells))
@@ -154,14 +158,16 @@ HALVES: Mapping[str, bool] = MappingProxyType({"left_out": False, "in_sample": T
 
 def runs(results: Sequence[PublishedResult]) -> list[dict[str, Any]]:
     """Every measured run with its rows: measured, predicted, and the band; runs of one table and setting once."""
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in results:
-        if one.error is None or one.row["metric"] == FLAG:
+    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
+    for result in results:
+        if result.error is None or result.row["metric"] == FLAG:
             continue
-        place = [one.row[name] for name in PLACE]
-        run = found.setdefault((*place, one.row["params"]), _run(one))
-        run["rows"].append([one.row["metric"], one.published, one.predicted, one.row["unit"], *(one.band or ())])
-    return list(found.values())
+        place = [result.row[name] for name in PLACE]
+        run = by_place.setdefault((*place, result.row["params"]), _run(result))
+        run["rows"].append(
+            [result.row["metric"], result.published, result.predicted, result.row["unit"], *(result.band or ())]
+        )
+    return list(by_place.values())
 
 
 def _run(result: PublishedResult) -> dict[str, Any]:
