@@ -284,6 +284,7 @@ class Joints(Checked):
     nccl: Nccl | None = None
     shared_cores: Count | None = None  # of the one machine that all hosts are emulated on; none: each rank has its own
     price: Price | None = None
+    guessed: bool = False  # its devices or links: described to compare published figures, not to plan on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

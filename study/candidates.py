@@ -69,12 +69,13 @@ def candidates(scenario: Scenario) -> list[Candidate]:
 
 
 def _clusters(scenario: Scenario) -> Sequence[str]:
-    """The clusters that a plan names; without any, the scenario's own, and without that all whose ranks are GPUs."""
+    """The clusters that a plan names; without any, the scenario's own, and without that all of GPUs that are known."""
     own = scenario.cluster.file or scenario.cluster.name
     named = scenario.plan.clusters or ((own,) if own else (ALL,))
     if ALL not in named:
         return list(dict.fromkeys(named))
-    return [name for name in list_clusters() if load_cluster(name).staged]
+    known = {name: load_cluster(name) for name in list_clusters()}
+    return [name for name, cluster in known.items() if cluster.staged and not cluster.guessed]
 
 
 def _gpus(plan: PlanSection, cluster: Cluster) -> Iterator[int]:
