@@ -237,3 +237,11 @@ def test_on_reddit_methods_come_in_the_published_order(gpus: int, order: list[st
     ranked = plan(replace(load_scenario("demo", published), plan=space))
     epochs = sorted(best_of_groups(ranked.choices), key=lambda choice: choice.epoch_s)
     assert [choice.candidate.method for choice in epochs] == order
+
+
+def test_a_plan_over_all_clusters_leaves_out_those_whose_machine_is_guessed() -> None:
+    everywhere = {one.cluster for one in candidates(scenario(PlanSection(methods=("vanilla",), clusters=("all",))))}
+    assert {"t4-x8-g4dn", "rtx2080ti-x10-pcie3"} <= everywhere
+    assert not {"utah", "trilliverse-1host", "sylvie-pcie4"} & everywhere
+    named = {one.cluster for one in candidates(scenario(PlanSection(methods=("vanilla",), clusters=("utah",))))}
+    assert named == {"utah"}
