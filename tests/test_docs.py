@@ -120,7 +120,8 @@ def test_every_printed_block_has_one_home_and_a_target_of_the_makefile_that_fill
     assert sorted(filled) == sorted(homes)
     assert homes == {
         "plan": "README.md",
-        **dict.fromkeys(("calibrate", "validate", "grid", "unseen", "published"), "accuracy.md"),
+        **dict.fromkeys(("calibrate", "validate", "grid", "unseen"), "accuracy.md"),
+        **dict.fromkeys(("kernels", "published", "published_ours"), "accuracy.md"),
         **dict.fromkeys(("overhead", "virtual", "links", "scale"), "performance.md"),
         "scores": "scores.md",
         **dict.fromkeys(("standins", "curves"), "stand-ins.md"),
