@@ -78,7 +78,7 @@ published: $(VENV)/.ready  ## published figures again: the page, docs/accuracy.m
 	$(BIN)/halocast published --brief --out reports-out/published | tee -a /dev/stderr | \
 	  $(BIN)/python benchmarks/into_docs.py published
 	$(BIN)/halocast published --brief --code halocast --out reports-out/published-ours | tee -a /dev/stderr | \
-	  $(BIN)/python benchmarks/into_docs.py published-ours
+	  $(BIN)/python benchmarks/into_docs.py published_ours
 	$(BIN)/python benchmarks/accuracy.py --published reports-out/published/results.json
 
 unseen: $(VENV)/.ready  ## the same for real graphs and attention: DATA is a directory with pubmed.npz and amazon-computers.npz

@@ -196,7 +196,8 @@ def verdict_lines(sums: Mapping[str, Any]) -> list[str]:
             lines.append(f"Order of pairs that differ by more than 10 %, {name}: right in {share}")
     lines += [
         f"Bands of 80 % made without the epoch's own {covered['left_out']}: hold {covered['held']:.0%} of "
-        f"{covered['rows']} epochs ({covered['held_by_group']:.0%} by group), typically up to {1 + covered['width']:.2f} x"
+        f"{covered['rows']} epochs ({covered['held_by_group']:.0%} by group), "
+        f"typically up to {1 + covered['width']:.2f} x"
         for covered in sums["coverage"]
         if covered["rows"]
     ]

@@ -181,7 +181,8 @@ class Evidence:
         if len(np.unique(self._cells[known])) < LEAST:
             return None
         groups = len(np.unique(self._cells[known]))
-        return self._quantile(ratios, known, min(1.0, SHARE * (groups + 1) / groups))
+        by_group = self._quantile(ratios, known, min(1.0, SHARE * (groups + 1) / groups))
+        return max(by_group, float(np.quantile(ratios[known], SHARE)))  # of groups, and of rows
 
     def new(self, situation: Situation, among: Mask) -> list[str]:
         """What of a situation none of these cases has."""

@@ -39,6 +39,7 @@ from halocast.study.published_runs import Asked, Runs
 from halocast.study.published_scores import is_score, score_results
 from halocast.study.queries import Progress
 from halocast.study.showable import Showable
+from halocast.study.sources import is_known
 from halocast.study.version import prediction_version
 
 UNITS: Mapping[str, float] = MappingProxyType(
@@ -47,6 +48,7 @@ UNITS: Mapping[str, float] = MappingProxyType(
 )
 PARTITION = "partition"  # the method of rows about a partition alone
 SPEEDUP = "speedup"
+UNKNOWN_CODE = "other"  # predicted as ours, which is no evidence of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -189,7 +191,7 @@ def _facts(row: Row, book: "_Book") -> dict[str, Any]:
         "in_sample": is_in_sample(row),
         "out_of_memory": bool(book.runs.figures(row)["oom"]),
         "facts": {
-            "code": setting.scenario.code.name,
+            "code": setting.scenario.code.name if book.runs.own.code or is_known(row["source"]) else UNKNOWN_CODE,
             "method": family_of(row["method"].lower()),
             "transport": str(cluster.transport),
             "device": cluster.device(0).name,

@@ -53,6 +53,10 @@ class Runs:
         self._settings: dict[str, Setting | InputError] = {}
         self._figures: dict[str, Figures | InputError] = {}
 
+    @property
+    def own(self) -> Descriptions:
+        return self._asked.own
+
     def setting(self, row: Row) -> Setting:
         """The setting of a row; rows of one run share it."""
         key = _run_key(row)

@@ -35,7 +35,7 @@
 
   // ---- predicted over measured
 
-  const colourOf = (k, of) => (of <= COLOURS ? `var(--m${k})` : `hsl(${Math.round(360 * k / of)} 62% ${k % 2 ? 42 : 56}%)`);
+  const colourOf = (k, of) => (of <= COLOURS ? `var(--m${k})` : `hsl(${Math.round(360 * k / of)} 62% ${k % 2 ? 50 : 60}%)`);
 
   function points() {
     const metric = byId("metric").value, half = byId("half").value, axis = groups.indexOf(byId("colour").value);
