@@ -44,7 +44,7 @@ Tune = Annotated[
 TuneSeeds = Annotated[int, typer.Option(help="Seeds that the search trains with.")]
 Patience = Annotated[
     int | None,
-    typer.Option(help="End after so many epochs without a better validation score [a quarter of all; 0: never]."),
+    typer.Option(help="End after so many epochs without a better validation score [half of all; 0: never]."),
 ]
 StandIn = Annotated[
     str | None, typer.Option(help="Graph with data that is trained in place of the scenario's: a file or a name.")

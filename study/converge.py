@@ -32,7 +32,7 @@ from halocast.study.trainings import Plan, Values
 
 EPOCHS = 200  # of a training that does not say how many
 EVALUATIONS = 100  # of the longest training: epochs to a target are known to 1 % of it
-PATIENCE = 0.25  # of the longest training: without a better validation score for so long, it ends
+PATIENCE = 0.5  # of the longest training: without a better validation score for so long, it ends
 RESULTS = "converge.sqlite"
 DIVISION = ("inductive", "partitioner", "objective", "balance", "seed")  # keys of [graph] that hold for any graph
 TRIED = 3.0  # factor between learning rates that are tried
@@ -66,7 +66,7 @@ def converge(
     of the best that exact training reaches. `budget` is in predicted time ("10min"). `stand_in` is a graph with data
     that is trained in place of the scenario's, whose seconds are predicted all the same. `results` names an SQLite file
     that keeps what is finished [one in the user's cache]; `train=False` trains nothing and tells what it has. A
-    training ends after `patience` epochs without a better validation score [a quarter of run.epochs; 0: never].
+    training ends after `patience` epochs without a better validation score [half of run.epochs; 0: never].
     """
     require_torch("halocast converge")
     tables = changed_tables(scenario) if isinstance(scenario, Scenario) else dict(scenario)
