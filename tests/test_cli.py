@@ -156,7 +156,7 @@ MISTAKES = {
     "too many GPUs": (["simulate", "--set", "cluster.gpus=99"], "gpus = 99"),
     "no GPUs": (["simulate", "--set", "cluster.gpus=0"], "gpus = 0: needs to be at least 1"),
     "unknown dataset": (["simulate", "--set", "graph.dataset=redit"], "did you mean 'reddit'?"),
-    "no card": (["simulate", "--set", "graph.dataset=cora", "--set", "graph.source=card"], "unknown card 'cora'"),
+    "no card": (["simulate", "--set", "graph.dataset=ppi", "--set", "graph.source=card"], "unknown card 'ppi'"),
     "more parts than nodes": (["simulate", *TINY, "--set", "cluster.gpus=8"], "8 parts"),
     "more ranks than parts": (["run", "--ranks", "4", "--set", "graph.parts=2"], "4 ranks but graph.parts = 2"),
     "more parts than ranks": (["run", "--ranks", "2", "--set", "graph.parts=4"], "graph.parts = 4 but 2 ranks"),

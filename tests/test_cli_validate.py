@@ -17,7 +17,9 @@ from halocast.cluster.catalogue import Cluster
 from halocast.exec.launch.emulate import can_emulate
 from halocast.schedule.trace import Trace, load_trace
 from halocast.sim.engine import simulate
+from halocast.sim.lower import lower
 from halocast.study import validate
+from halocast.study.codes import scenario_code
 from halocast.study.validate import Case, ValidationGrid
 from halocast.study.workload import Workload
 
@@ -43,7 +45,9 @@ def pretend(calls: list[str]) -> Any:
         calls.append(workload.scenario.method.name)
         if calls[-1] == "bns":
             raise RunError("rank 1 ended with exit code 9")
-        trace = simulate(workload.schedule, cluster, workload.scenario.run.epochs)
+        code = scenario_code(workload.scenario)
+        lowered = lower(workload.schedule, code, workload.spec)
+        trace = simulate(lowered, cluster, workload.scenario.run.epochs, code=code)
         return Trace(source="executed", num_ranks=2, num_epochs=trace.num_epochs, spans=trace.spans)
 
     return train

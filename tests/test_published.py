@@ -163,15 +163,12 @@ def test_traffic_of_ways_is_graph_traffic_that_of_stages_layer_traffic_and_that_
 
 
 def test_where_ways_do_not_divide_memory_it_is_that_of_the_stages_alone() -> None:
-    """Of the GNNPipe authors' code: four ways of two stages hold what two stages on two GPUs do, one stage far more."""
+    """Of the GNNPipe authors' code: four ways of two stages hold what two stages on two GPUs do."""
     alone = HYBRID | {"gpus": "2", "nodes": "1", "params": '{"stages":2,"ways":1,"chunks":8}'}
-    graph = HYBRID | {"method": "vanilla", "params": '{"stages":1,"ways":8,"chunks":8}'}
-    rows = [row(**kind | {"metric": "memory_gb", "unit": "GB", "layers": "32"}) for kind in (HYBRID, alone, graph)]
-    shared, single, whole = (one.predicted or 0.0 for one in predict_rows(rows))
+    rows = [row(**kind | {"metric": "memory_gb", "unit": "GB", "layers": "32"}) for kind in (HYBRID, alone)]
+    shared, single = (one.predicted or 0.0 for one in predict_rows(rows))
     transport = 0.6  # buffers of nccl for more peers
     assert single < shared < single + transport
-    table = 89_250 * 16 * 4 / 1e9
-    assert whole - single > 16 * 2 * table  # 16 layers more, at least their rows and gradients
 
 
 def test_every_metric_that_is_promised_is_made() -> None:

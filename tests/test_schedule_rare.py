@@ -9,6 +9,8 @@ from halocast.reports.metrics import measure
 from halocast.schedule.ir import Compute, Kernel, Schedule
 from halocast.schedule.passes import spread_rare, steady_epochs
 from halocast.sim.engine import simulate
+from halocast.sim.lower import lower
+from halocast.study.codes import scenario_code
 from halocast.study.predict import predict
 from halocast.study.scenario import load_scenario
 
@@ -35,10 +37,11 @@ def test_a_pipeline_that_renews_snapshots_every_nine_epochs_is_as_fast_as_its_wh
     place = ["cluster.name=a5000-2x4-pcie4-ib200", "cluster.gpus=4", "method.chunks=4"]
     found = predict(load_scenario("demo", [*settings, *place, *options]))
     assert found.trace.num_epochs < 8
-    schedule = found.workload.schedule
+    workload, code = found.workload, scenario_code(found.workload.scenario)
+    schedule = lower(workload.schedule, code, workload.spec)
     warmup, epochs = steady_epochs(schedule)
     assert epochs >= 18
-    whole = measure(simulate(schedule, found.cluster, epochs), schedule, warmup)
+    whole = measure(simulate(schedule, found.cluster, epochs, code=code), schedule, warmup)
     copied = {s.rank: 0.0 for s in found.trace.spans}
     for span in found.trace.spans:
         if span.op.startswith("refresh") and span.epoch == 1:

@@ -18,6 +18,7 @@ EXTRA = {
     "sizes": "partition",
     "links": "shared",
     "constants": "spec sheet",
+    "code": "halocast",
     "calibrated": None,
     "outside_range": [],
     "fits": True,
