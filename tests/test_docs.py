@@ -34,7 +34,7 @@ BLOCK = re.compile(
 SMALL = ["--set", "graph.nodes=300", "--set", "graph.degree=6", "--set", "run.epochs=3"]
 MINUTES = {"calibrate", "validate", "published"}  # measure or predict whole grids; tests of their own run them
 MADE_SMALL = {"simulate", "run", "compare"}
-MADE_SHORT = {"compare": ["--scaling", "0"]}
+MADE_SHORT = {"compare": ["--scaling", "0"], "plan": ["--clusters", "t4-x8-g4dn,l4-8x1-25gbe"]}
 OURS = {"methods/lazy.py"}  # what a reader of docs/add-a-method.md makes
 
 
