@@ -76,8 +76,11 @@ def test_where_ranks_meet_epochs_are_the_same_on_every_machine_and_where_they_do
     for choice in trained.choices:
         of_method.setdefault((choice.candidate.method, choice.gpus), []).append(choice.reached)
     for (method, _), reached in of_method.items():
-        assert len(reached) == 2, method
-        assert (reached[0] is reached[1]) is (method != "digest-a")
+        distinct = len({id(training) for training in reached})
+        if method == "digest-a":  # whose training on one machine may meet the target, and not on the other
+            assert distinct == len(reached)
+        else:
+            assert (len(reached), distinct) == (2, 1), method
 
 
 def test_what_misses_the_target_is_dropped_with_the_reason(trained: RankedPlan) -> None:
