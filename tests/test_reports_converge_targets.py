@@ -101,6 +101,14 @@ def test_where_order_matters_the_prediction_band_is_that_of_perturbed_trainings(
     assert reached(never, 0.5).likely == Likely(low_s=2.0, high_s=None)
 
 
+def test_the_spread_of_the_first_seed_is_put_around_the_middle_one() -> None:
+    slow, quick = seed_curve([0.1, 0.6], epoch_s=2.0), seed_curve([0.1, 0.6], epoch_s=0.5)
+    trained = curve("digest-a", [0.1, 0.6], [0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 0.6], perturbed=(slow, quick))
+    found = reached(trained, 0.5)
+    assert found.seconds == 4.0
+    assert found.likely == Likely(low_s=2.0, high_s=8.0)  # half and twice, as of the first seed's two seconds
+
+
 def test_what_was_not_trained_gives_its_reason() -> None:
     assert reached(curve("gnnpipe", reason="3 stages, but 2 layers"), 0.5).text == "3 stages, but 2 layers"
 

@@ -209,6 +209,7 @@ def test_points_and_values_of_settings() -> None:
     assert [setting_value("cluster.gpus", n) for n in (1, 8)] == ["1 GPU", "8 GPUs"]
     assert setting_value("world.speeds", {"0": 0.5, "3": [1, 2]}) == "speeds 0 0.5, 3 1, 2"
     assert setting_value("cluster.device", "h100") == "device h100"
+    assert setting_value("world.speed", {}) == "speed as described"
 
 
 def test_an_answer_without_any_curve_is_still_text() -> None:

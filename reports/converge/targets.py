@@ -210,9 +210,11 @@ def _miss(seed: SeedCurve, is_cut: bool, is_short: bool, budget_s: float | None)
 
 
 def _likely(curve: Curve, seeds: Sequence[SeedReach], perturbed: Sequence[float | None]) -> Likely | None:
-    if perturbed:
-        return _spread_of([seconds_of(curve, seeds[0].point), *perturbed])
     middle = _middle([seconds_of(curve, seed.point) for seed in seeds])
+    if perturbed:
+        first = seconds_of(curve, seeds[0].point)
+        scale = middle / first if middle and first else 1.0  # of the first seed's spread, as it is for the middle one
+        return _spread_of([time_s and time_s * scale for time_s in (first, *perturbed)])
     if middle is None or not curve.epoch_s or curve.epoch_low_s is None or curve.epoch_high_s is None:
         return None
     return Likely(low_s=middle * curve.epoch_low_s / curve.epoch_s, high_s=middle * curve.epoch_high_s / curve.epoch_s)

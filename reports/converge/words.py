@@ -94,6 +94,8 @@ def plain(value: Any) -> str:
 def setting_value(key: str, value: Any) -> str:
     """The value of a varied key, with its unit or its name."""
     name = key.rpartition(".")[2]
+    if isinstance(value, Mapping) and not value:
+        return f"{name} as described"
     unit = UNITS.get(name) if isinstance(value, int | float) else None
     if unit is None:
         return f"{name} {plain(value)}"
