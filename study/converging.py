@@ -115,6 +115,8 @@ class Study:
         asked = self.asked
         cases = placed(asked.tables, asked.cases, asked.machines)
         timed, trained = self._graphs(cases)
+        if not asked.target.relative:  # known before hours of training
+            require_above_chance(asked.target.value, trained.chance, trained.figures.name)
         rows = self._timed(cases)
         curves = self._trained(
             [self._chosen(row, trials) for row, trials in zip(rows, self._search(rows), strict=True)]

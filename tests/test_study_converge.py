@@ -280,6 +280,12 @@ def test_bad_input_is_one_clear_line(tmp_path: Path, more: dict[str, Any], said:
     assert "\n" not in str(refused.value)
 
 
+def test_a_target_that_chance_meets_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"target 0\.2: needs to be above"):
+        asked(tmp_path, methods=["vanilla"], target=0.2)
+    assert trained(tmp_path) == {}
+
+
 def test_options_of_a_method_that_is_no_case_are_refused(tmp_path: Path) -> None:
     tables = {**TINY, "method": {"name": "pipegcn", "gamma": 0.5}}
     with pytest.raises(InputError, match=r"method.gamma: said of pipegcn, the scenario's method, which is no case"):
