@@ -9,7 +9,7 @@ from typing import Any
 
 from halocast.base.records import require
 from halocast.cluster.catalogue import Cluster, list_clusters, load_cluster
-from halocast.methods import METHODS
+from halocast.methods import METHODS, families
 from halocast.study.scenario import PlanSection, Scenario, tables_of
 
 ALL = "all"
@@ -88,12 +88,7 @@ def _gpus(plan: PlanSection, cluster: Cluster) -> Iterator[int]:
 
 
 def _methods(plan: PlanSection) -> Sequence[str]:
-    if plan.methods:
-        return list(dict.fromkeys(plan.methods))
-    firsts: dict[Any, str] = {}
-    for name, method in METHODS.items():
-        firsts.setdefault(method.make, name)
-    return list(firsts.values())
+    return list(dict.fromkeys(plan.methods)) or families()
 
 
 def _options(plan: PlanSection, name: str) -> Iterator[Chosen]:
